@@ -7,8 +7,8 @@
  *     p = arena_alloc(&a, bytes, alignment);   // zeroed; NULL when the limit is reached
  *     arena_done(&a);
  *
- * Owned by the caller, one thread. Grows in blocks (malloc), never beyond bytes_max. arena_seal makes any
- * later allocation a programmer error.
+ * Owned by the caller, one thread. Grows in blocks (malloc), never beyond bytes_max. arena_seal
+ * makes any later allocation a programmer error.
  */
 #ifndef CAIRN_ARENA_H
 #define CAIRN_ARENA_H

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fault.h - fault points: named places where a test makes the n-th passage fail, crash, stop or wait.
+ * fault.h - fault points: places where a test makes the n-th passage fail, crash, stop or wait.
  *
- *     fault_point(FAULT_COMMIT_RENAME)   -> 0, or an errno to behave as if the operation had failed with
+ *     fault_point(FAULT_COMMIT_RENAME)   -> 0, or the errno to fail with
  *
- * Switched on by $CAIRN_FAULT="point:n:action[:argument]" (comma separated), action = error (argument: errno
- * number, default EIO) | crash (SIGKILL to self) | stop (SIGSTOP to self) | delay (argument: milliseconds).
- * n counts from 1 per process; 0 means every passage. Off: one load and a branch. Each process parses the
- * variable once, in fault_init; unknown names are an error message and exit status 64 of main.
- * Tests sweep n = 1, 2, ... until fault_fired() stays false.
+ * Switched on by $CAIRN_FAULT="point:n:action[:argument]" (comma separated), action = error
+ * (argument: errno number, default EIO) | crash (SIGKILL to self) | stop (SIGSTOP to self) | delay
+ * (argument: milliseconds). n counts from 1 per process; 0 means every passage. Off: one load and a
+ * branch. Each process parses the variable once, in fault_init; unknown names are an error message
+ * and exit status 64 of main. Tests sweep n = 1, 2, ... until fault_fired() stays false.
  */
 #ifndef CAIRN_FAULT_H
 #define CAIRN_FAULT_H
@@ -16,24 +16,26 @@
 #include "base/status.h"
 #include <stdbool.h>
 
-#define FAULT_POINTS(X)                                                                                                \
-        X(COPY_CHUNK, "copy-chunk")               /* saver: before each chunk of a copy */                             \
-        X(COPY_RELEASE, "copy-release")           /* saver: before COPYING -> STABLE */                                \
-        X(DATA_WRITE, "data-write")               /* saver: before each write request */                               \
-        X(DATA_SYNC, "data-sync")                 /* saver: before fdatasync of the data */                            \
-        X(MANIFEST_WRITE, "manifest-write")       /* saver: before the manifest's bytes */                             \
-        X(MANIFEST_RENAME, "manifest-rename")     /* store: before the manifest gets its name */                       \
-        X(ATTEMPT_OPEN, "attempt-open")           /* store: before the pending directory is made */                    \
-        X(COMMIT_INDEX, "commit-index")           /* store: before INDEX */                                            \
-        X(COMMIT_RECORD, "commit-record")         /* store: before COMMIT */                                           \
-        X(COMMIT_RENAME, "commit-rename")         /* store: before the directory gets its final name */                \
-        X(COMMIT_PARENT_SYNC, "commit-parent-sync") /* store: before fsync of the run's directory */                   \
-        X(GENERATION_CLAIM, "generation-claim")   /* store: before GEN-n */                                            \
-        X(GENERATION_FENCE, "generation-fence")   /* store: before each .pending -> .stale */                          \
-        X(GENERATION_START, "generation-start")   /* store: before GEN-n.start */                                      \
-        X(PRUNE_RENAME, "prune-rename")           /* store: before a checkpoint becomes .trash */                      \
-        X(RESTORE_READ, "restore-read")           /* saver: before each read request */                                \
-        X(CLIENT_APPLY, "client-apply")           /* client: before each tensor is restored */
+/* One row a point; the comment says which process passes it. */
+/* clang-format off */
+#define FAULT_POINTS(X)                                                                           \
+        X(COPY_CHUNK, "copy-chunk")                 /* saver: before each chunk of a copy */      \
+        X(COPY_RELEASE, "copy-release")             /* saver: before COPYING -> STABLE */         \
+        X(DATA_WRITE, "data-write")                 /* saver: before each write request */        \
+        X(DATA_SYNC, "data-sync")                   /* saver: before fdatasync of the data */     \
+        X(MANIFEST_WRITE, "manifest-write")         /* saver: before the manifest's bytes */      \
+        X(MANIFEST_RENAME, "manifest-rename")       /* store: before its final name */            \
+        X(ATTEMPT_OPEN, "attempt-open")             /* store: before the pending directory */     \
+        X(COMMIT_INDEX, "commit-index")             /* store: before INDEX */                     \
+        X(COMMIT_RECORD, "commit-record")           /* store: before COMMIT */                    \
+        X(COMMIT_RENAME, "commit-rename")           /* store: before its final name */            \
+        X(COMMIT_PARENT_SYNC, "commit-parent-sync") /* store: before the last fsync */            \
+        X(GENERATION_CLAIM, "generation-claim")     /* store: before GEN-n */                     \
+        X(GENERATION_FENCE, "generation-fence")     /* store: before each .pending -> .stale */   \
+        X(GENERATION_START, "generation-start")     /* store: before GEN-n.start */               \
+        X(PRUNE_RENAME, "prune-rename")             /* store: before it becomes .trash */         \
+        X(RESTORE_READ, "restore-read")             /* saver: before each read request */         \
+        X(CLIENT_APPLY, "client-apply")             /* client: before each tensor is restored */
 
 enum fault {
 #define FAULT_ENUM(name, text) FAULT_##name,
@@ -41,6 +43,8 @@ enum fault {
 #undef FAULT_ENUM
         FAULT_COUNT
 };
+
+/* clang-format on */
 
 extern bool fault_enabled; /* any fault armed in this process */
 int fault_init(const char *specification, struct cairn_error *reterr); /* NULL or "": off */

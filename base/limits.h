@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * limits.h - every limit of Cairn in one place, related to each other by static_assert. A limit that a
- * user can meet is checked at registration or at parse time and named in the error (B64).
+ * limits.h - every limit of Cairn in one place, related to each other by static_assert. A limit
+ * that a user can meet is checked at registration or at parse time and named in the error (B64).
  */
 #ifndef CAIRN_LIMITS_H
 #define CAIRN_LIMITS_H

@@ -21,7 +21,8 @@ struct state_row {
 #define STATE_TO(s) (UINT64_C(1) << (s))
 
 /* Asserts that from -> to is a row of the table; returns the name of `to`. */
-static inline const char *state_table_step(const struct state_row *table, size_t count, unsigned from, unsigned to) {
+static inline const char *state_table_step(const struct state_row *table, size_t count,
+                                           unsigned from, unsigned to) {
         CAIRN_ASSERT(from < count && to < count && to < 64);
         CAIRN_ASSERT(table[from].successors & STATE_TO(to));
         return table[to].name;

@@ -12,26 +12,26 @@
 /* What a caller can do about an outcome. Functions return 0 or one of these (negative). */
 enum cairn_status {
         CAIRN_OK = 0,
-        CAIRN_ERR_API = -1,         /* wrong call, argument or order: fix the caller */
-        CAIRN_ERR_BUSY = -2,        /* no room at the moment: ask again later */
-        CAIRN_ERR_TIMEOUT = -3,     /* the stated deadline passed; the outcome may be unknown */
-        CAIRN_ERR_CORRUPT = -4,     /* bytes from disk, socket or peer break the format */
-        CAIRN_ERR_NOSPACE = -5,     /* ENOSPC, EDQUOT: free space or raise the quota */
-        CAIRN_ERR_STALE = -6,       /* fenced: a newer generation, attempt or session exists */
-        CAIRN_ERR_DEVICE = -7,      /* the device layer failed */
-        CAIRN_ERR_PEER = -8,        /* a peer process (agent, saver, rank) is gone or failed */
-        CAIRN_ERR_FATAL = -9,       /* a broken invariant of ours; the handle is poisoned */
-        CAIRN_ERR_UNREACHABLE = -10,/* store or agent cannot be reached */
-        CAIRN_ERR_NOTFOUND = -11,   /* there is no such run, checkpoint, step */
-        CAIRN_ERR_PERMISSION = -12, /* EACCES, EPERM, wrong user */
-        CAIRN_ERR_MISMATCH = -13,   /* the checkpoint and the trainer disagree; nothing was touched */
-        CAIRN_ERR_IO = -14,         /* EIO, ESTALE and other failures of storage */
-        CAIRN_ERR_NOMEM = -15,      /* memory, descriptors or another limit is too small */
-        CAIRN_ERR_VOID = -16,       /* the snapshot was given up: the trainer was not made to wait */
-        CAIRN_ERR_UNSUPPORTED = -17,/* an unknown version, feature, type or operation */
-        CAIRN_ERR_EXISTS = -18,     /* refused, because it would replace what is there */
-        CAIRN_ERR_FINISHED = -19,   /* the run is finished */
-        CAIRN_ERR_CANNOT_WRITE = -20,/* the store cannot be written (EROFS, not a directory, ...) */
+        CAIRN_ERR_API = -1,          /* wrong call, argument or order: fix the caller */
+        CAIRN_ERR_BUSY = -2,         /* no room at the moment: ask again later */
+        CAIRN_ERR_TIMEOUT = -3,      /* the stated deadline passed; the outcome may be unknown */
+        CAIRN_ERR_CORRUPT = -4,      /* bytes from disk, socket or peer break the format */
+        CAIRN_ERR_NOSPACE = -5,      /* ENOSPC, EDQUOT: free space or raise the quota */
+        CAIRN_ERR_STALE = -6,        /* fenced: a newer generation, attempt or session exists */
+        CAIRN_ERR_DEVICE = -7,       /* the device layer failed */
+        CAIRN_ERR_PEER = -8,         /* a peer process (agent, saver, rank) is gone or failed */
+        CAIRN_ERR_FATAL = -9,        /* a broken invariant of ours; the handle is poisoned */
+        CAIRN_ERR_UNREACHABLE = -10, /* store or agent cannot be reached */
+        CAIRN_ERR_NOTFOUND = -11,    /* there is no such run, checkpoint, step */
+        CAIRN_ERR_PERMISSION = -12,  /* EACCES, EPERM, wrong user */
+        CAIRN_ERR_MISMATCH = -13, /* the checkpoint and the trainer disagree; nothing was touched */
+        CAIRN_ERR_IO = -14,       /* EIO, ESTALE and other failures of storage */
+        CAIRN_ERR_NOMEM = -15,    /* memory, descriptors or another limit is too small */
+        CAIRN_ERR_VOID = -16,     /* the snapshot was given up: the trainer was not made to wait */
+        CAIRN_ERR_UNSUPPORTED = -17,  /* an unknown version, feature, type or operation */
+        CAIRN_ERR_EXISTS = -18,       /* refused, because it would replace what is there */
+        CAIRN_ERR_FINISHED = -19,     /* the run is finished */
+        CAIRN_ERR_CANNOT_WRITE = -20, /* read-only store, not a directory, ... */
 };
 
 /* Element types. On disk: uint32. 0 is never valid. Sizes in bytes: cairn_dtype_bytes(). */
@@ -75,7 +75,7 @@ enum cairn_role {
 /* When a registered tensor may be written. */
 enum cairn_mutates {
         CAIRN_IN_UPDATE = 0, /* only between cairn_update_begin and cairn_update_end */
-        CAIRN_ANYTIME = 1,   /* also elsewhere (batch-norm statistics, amax, device RNG): shadowed */
+        CAIRN_ANYTIME = 1, /* also elsewhere (batch-norm statistics, amax, device RNG): shadowed */
 };
 
 /* Types of host-state values. On disk: uint32. */

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Builds every room into $(BUILD); a room is a folder with a module.mk, and a new .c file in it is found by
+# itself. A program whose room has no sources yet is left out.
+#
+#     make [BUILD=build] [V=1]          everything, terse or with full commands
+#     make demo [DATA=FILE]             installs what is missing, builds, runs the demonstration
+#     make check                        every test that needs no GPU; ends with "N passed, N failed"
+#     make check-unit check-sim check-e2e check-model check-lint    its parts
+#     make check-kill [ROUNDS=N] [SEED=N]        random kills, as many as you like
+#     make build/tests/unit/test_log    one test program
+#     make asan tsan tidy format format-check check-headers check-includes install clean
+
+VERSION := 0.1.0
+ABI := 0
+
+BUILD ?= build
+V ?= 0
+CC = gcc
+CXX = g++
+AR = ar
+LD = ld
+OBJCOPY = objcopy
+PKG_CONFIG = pkg-config
+PROTOC_C = protoc-c
+CFLAGS ?= -O2 -g
+SANITIZE ?=
+PREFIX ?= /usr/local
+DESTDIR ?=
+
+ROOMS := base format device kernels comm client agent trainer tools
+
+.DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
+.SECONDARY:
+MAKEFLAGS += --no-print-directory
+ifeq ($(filter -j%,$(MAKEFLAGS)),)
+MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 1)
+endif
+
+ifeq ($(V),0)
+say = @printf '  %-6s %s\n' $(1) $(2);
+else
+say =
+endif
+
+# Asked for once and only when a recipe needs it: `make demo` installs the packages first. A missing
+# package yields nothing here and is named by the report.
+once = $(eval $(1) := $(2))$(2)
+PKG_CFLAGS = $(call once,PKG_CFLAGS,$(shell $(PKG_CONFIG) --cflags liburing libprotobuf-c inih jansson 2>/dev/null))
+PKG_LIBS = $(call once,PKG_LIBS,$(shell $(PKG_CONFIG) --libs liburing libprotobuf-c inih jansson 2>/dev/null))
+CLIENT_LIBS = $(call once,CLIENT_LIBS,$(shell $(PKG_CONFIG) --libs libprotobuf-c 2>/dev/null))
+BLAS_CFLAGS = $(call once,BLAS_CFLAGS,$(shell $(PKG_CONFIG) --cflags openblas 2>/dev/null))
+BLAS_LIBS = $(call once,BLAS_LIBS,$(shell $(PKG_CONFIG) --libs openblas 2>/dev/null))
+CMOCKA_LIBS = $(call once,CMOCKA_LIBS,$(shell $(PKG_CONFIG) --libs cmocka 2>/dev/null))
+SYSTEM_LIBS := -pthread -ldl -lm
+
+# An unused parameter is the normal case in tables of functions. No -march and no contraction: results have
+# to be the same bits on every machine; faster instructions are chosen at run time.
+WARNINGS := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition \
+	-Wpointer-arith -Wvla -Wimplicit-fallthrough -Wundef -Wwrite-strings -Wformat-security -Wlogical-op \
+	-Wduplicated-cond -Wdate-time -Wno-unused-parameter
+CPPFLAGS_ALL = -I. -I$(BUILD)/gen -D_GNU_SOURCE -DCAIRN_VERSION='"$(VERSION)"' -include base/banned.h $(CPPFLAGS)
+LANGUAGE := -std=gnu17 -ffp-contract=off -fno-fast-math -fvisibility=hidden -fPIC -pthread
+ifneq ($(SANITIZE),)
+LANGUAGE += -fsanitize=$(SANITIZE) -fno-omit-frame-pointer -fno-sanitize-recover=all
+LINK_FLAGS := -fsanitize=$(SANITIZE)
+else
+LANGUAGE += -fstack-protector-strong
+SHARED_FLAGS := -Wl,-z,defs
+endif
+LINK_FLAGS += -Wl,--as-needed -Wl,-z,relro -Wl,-z,now $(LDFLAGS)
+CFLAGS_ALL = $(LANGUAGE) $(WARNINGS) $(CFLAGS) $(PKG_CFLAGS) $(ROOM_CFLAGS)
+
+# ---- rooms ----
+# A module.mk sets ROOM_SRC, and adds its programs to PROGRAMS with their rules.
+PROGRAMS :=
+GEN_HDR :=
+include $(ROOMS:%=%/module.mk)
+
+objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
+# main.c stays out of the archive, so that tests link with everything else.
+define room_rules
+$(1)_OBJ := $$(call objects,$$(filter-out $(1)/main.c,$$($(1)_SRC))) $$($(1)_GEN_OBJ)
+$(1)_LIB := $$(if $$(strip $$($(1)_OBJ)),$$(BUILD)/lib/$(1).a)
+$$(BUILD)/lib/$(1).a: $$($(1)_OBJ)
+endef
+$(foreach room,$(ROOMS),$(eval $(call room_rules,$(room))))
+archives = $(foreach room,$(1),$($(room)_LIB))
+ALL_LIBS := $(call archives,trainer tools agent client comm kernels device format base)
+
+include tests/module.mk
+
+.PHONY: all
+all: $(PROGRAMS)
+
+$(BUILD)/obj/%.o: %.c | $(GEN_HDR)
+	$(call say,CC,$<)mkdir -p $(@D) && $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -MMD -MP -c -o $@ $<
+
+$(BUILD)/gen/%.pb-c.c $(BUILD)/gen/%.pb-c.h &: %.proto
+	$(call say,PROTO,$<)mkdir -p $(@D) && $(PROTOC_C) --c_out=$(BUILD)/gen $<
+
+$(BUILD)/obj/gen/%.o: $(BUILD)/gen/%.c
+	$(call say,CC,$<)mkdir -p $(@D) && $(CC) -I$(BUILD)/gen -D_GNU_SOURCE $(LANGUAGE) $(CFLAGS) $(PKG_CFLAGS) -w -c -o $@ $<
+
+$(BUILD)/lib/%.a:
+	$(call say,AR,$@)mkdir -p $(@D) && rm -f $@ && $(AR) rcs $@ $^
+
+# $(call link,libraries): objects and archives are the rule's prerequisites.
+link = $(call say,LINK,$@)mkdir -p $(@D) && $(CC) $(LANGUAGE) $(CFLAGS) $(LINK_FLAGS) -o $@ \
+	$(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(1) $(SYSTEM_LIBS)
+
+-include $(wildcard $(BUILD)/obj/*/*.d $(BUILD)/obj/*/*/*.d)
+
+# ---- what people call ----
+# These may have to install packages, so the rest of the work happens in a second make that finds them.
+.PHONY: demo check asan tsan
+demo:
+	@./setup build
+	@$(MAKE) demo-run
+check:
+	@./setup check
+	@$(MAKE) check-run
+asan:
+	@$(MAKE) BUILD=$(BUILD)/asan SANITIZE=address,undefined check-sanitized
+tsan:
+	@$(MAKE) BUILD=$(BUILD)/tsan SANITIZE=thread check-races
+
+.PHONY: demo-run
+demo-run: all
+	@$(BUILD)/cairn demo $(if $(DATA),--data '$(DATA)')
+
+.PHONY: install
+HEADER_DIR = $(DESTDIR)$(PREFIX)/include/cairn
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/share/doc/cairn
+	for p in cairn cairnd cairn-train; do [ ! -e $(BUILD)/$$p ] || install $(BUILD)/$$p $(DESTDIR)$(PREFIX)/bin/; done
+	if [ -e $(BUILD)/libcairn.so ]; then \
+		install -m 644 $(BUILD)/libcairn.so.$(ABI) $(DESTDIR)$(PREFIX)/lib/libcairn.so.$(VERSION) && \
+		ln -sf libcairn.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libcairn.so.$(ABI) && \
+		ln -sf libcairn.so.$(ABI) $(DESTDIR)$(PREFIX)/lib/libcairn.so && \
+		install -m 644 $(BUILD)/libcairn.a $(DESTDIR)$(PREFIX)/lib/ && \
+		install -d $(HEADER_DIR)/base && install -m 644 client/cairn.h $(HEADER_DIR)/ && \
+		install -m 644 base/types.h $(HEADER_DIR)/base/ && \
+		sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@VERSION@|$(VERSION)|g' client/cairn.pc.in \
+			> $(DESTDIR)$(PREFIX)/lib/pkgconfig/cairn.pc; fi
+	for f in README.md docs/*.md; do [ ! -e $$f ] || install -m 644 $$f $(DESTDIR)$(PREFIX)/share/doc/cairn/; done
+	for kind in system user; do for f in systemd/$$kind/*; do [ ! -e $$f ] || \
+		install -D -m 644 $$f $(DESTDIR)$(PREFIX)/lib/systemd/$$kind/$${f##*/}; done; done
+	for f in systemd/*.service systemd/*.socket systemd/*.target; do [ ! -e $$f ] || \
+		install -D -m 644 $$f $(DESTDIR)$(PREFIX)/lib/systemd/system/$${f##*/}; done
+	for kind in sysusers tmpfiles; do for f in systemd/*.$$kind systemd/$$kind*.conf; do [ ! -e $$f ] || \
+		install -D -m 644 $$f $(DESTDIR)$(PREFIX)/lib/$$kind.d/cairn.conf; done; done
+
+.PHONY: clean
+clean:
+	rm -rf $(BUILD)
+
+# ---- the report ----
+# Once, at the top, from the make that builds.
+ifeq ($(CAIRN_REPORTED)$(filter demo check asan tsan clean format format-check print-%,$(MAKECMDGOALS)),)
+has_package = $(if $(shell $(PKG_CONFIG) --exists $(1) 2>/dev/null && echo yes),✓ $(1),✗ $(1) (missing: ./setup))
+has_program = $(if $(shell command -v $(1)),✓ $(1),✗ $(1) ($(2)))
+$(info $(foreach p,liburing libprotobuf-c inih jansson openblas cmocka,$(call has_package,$(p)) ) $(call \
+	has_program,protoc-c,missing: ./setup)  $(call has_program,nvcc,no toolkit: the CUDA kernels are not compiled))
+endif
+export CAIRN_REPORTED := 1

@@ -1,0 +1,1 @@
+base_SRC := $(wildcard base/*.c)

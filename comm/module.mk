@@ -1,0 +1,1 @@
+comm_SRC := $(wildcard comm/*.c)

@@ -1,0 +1,1 @@
+device_SRC := $(wildcard device/*.c)

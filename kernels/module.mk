@@ -1,0 +1,1 @@
+kernels_SRC := $(wildcard kernels/*.c)

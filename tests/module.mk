@@ -1,0 +1,73 @@
+# tests/unit/test_X.c and tests/sim/test_X.c are one program each; other .c files beside them are shared
+# helpers, archived. tests/e2e/*.c are programs that the scripts there use. Every test may use every room;
+# --as-needed keeps OpenBLAS out of those that do not compute.
+
+unit_SRC := $(wildcard tests/unit/test_*.c)
+sim_SRC := $(wildcard tests/sim/test_*.c)
+e2e_SRC := $(wildcard tests/e2e/*.c)
+helper_SRC := $(filter-out $(unit_SRC) $(sim_SRC),$(wildcard tests/unit/*.c tests/sim/*.c))
+
+test_programs = $(patsubst %.c,$(BUILD)/%,$(1))
+UNIT := $(call test_programs,$(unit_SRC))
+SIM := $(call test_programs,$(sim_SRC))
+E2E_HELPERS := $(call test_programs,$(e2e_SRC))
+E2E := $(wildcard tests/e2e/*.sh)
+LINT := $(wildcard tests/lint/*.sh)
+MODEL := $(wildcard tests/model/run)
+HELPER_LIB := $(if $(helper_SRC),$(BUILD)/lib/tests.a)
+
+$(BUILD)/lib/tests.a: $(call objects,$(helper_SRC))
+
+$(BUILD)/obj/tests/%.o: ROOM_CFLAGS = $(BLAS_CFLAGS)
+
+$(UNIT) $(SIM) $(E2E_HELPERS): $(BUILD)/%: $(BUILD)/obj/%.o $(HELPER_LIB) $(ALL_LIBS)
+	$(call link,$(CMOCKA_LIBS) $(BLAS_LIBS) $(PKG_LIBS))
+
+# What the tests may know: where the build is, and the compiler of the lint scripts.
+export BUILD CC CXX
+TESTS_RUN = tests/run
+
+.PHONY: check-run check-unit check-sim check-e2e check-model check-lint check-kill check-headers check-includes
+check-run: all $(UNIT) $(SIM) $(E2E_HELPERS)
+	@$(TESTS_RUN) $(UNIT) $(SIM) $(LINT) $(MODEL) $(E2E)
+check-unit: $(UNIT)
+	@$(TESTS_RUN) $(UNIT)
+check-sim: $(SIM)
+	@$(TESTS_RUN) $(SIM)
+check-e2e: all $(E2E_HELPERS)
+	@$(TESTS_RUN) $(E2E)
+check-model:
+	@$(TESTS_RUN) $(MODEL)
+check-lint: $(GEN_HDR)
+	@$(TESTS_RUN) $(LINT)
+check-headers: $(GEN_HDR)
+	@$(TESTS_RUN) tests/lint/headers.sh
+check-includes:
+	@$(TESTS_RUN) tests/lint/includes.sh
+check-kill: all $(E2E_HELPERS)
+	@ROUNDS='$(ROUNDS)' SEED='$(SEED)' BUILD='$(BUILD)' tests/e2e/kill.sh
+
+.PHONY: check-sanitized check-races
+check-sanitized: all $(UNIT) $(SIM) $(E2E_HELPERS)
+	@$(TESTS_RUN) -t 600 $(UNIT) $(SIM) $(E2E)
+# The race detector of this compiler does not know the widest address space randomization.
+check-races: $(UNIT) $(SIM)
+	@if setarch -R true 2>/dev/null; then exec setarch -R $(TESTS_RUN) -t 600 $(UNIT) $(SIM); \
+		else exec $(TESTS_RUN) -t 600 $(UNIT) $(SIM); fi
+
+# ---- style ----
+ALL_SRC := $(foreach room,$(ROOMS),$($(room)_SRC)) $(unit_SRC) $(sim_SRC) $(helper_SRC) $(e2e_SRC)
+ALL_HDR := $(wildcard $(ROOMS:%=%/*.h) tests/*/*.h)
+
+.PHONY: tidy tidy-files format format-check
+tidy: tidy-files
+	@tests/lint/style.sh
+# The object stands for the headers that the source includes.
+tidy-files: $(patsubst %.c,$(BUILD)/tidy/%.ok,$(ALL_SRC))
+$(BUILD)/tidy/%.ok: %.c $(BUILD)/obj/%.o .clang-tidy
+	$(call say,TIDY,$<)mkdir -p $(@D) && clang-tidy --quiet $< -- $(CPPFLAGS_ALL) $(LANGUAGE) $(PKG_CFLAGS) $(BLAS_CFLAGS) \
+		> $(@:.ok=.log) 2>&1 && touch $@ || { cat $(@:.ok=.log); exit 1; }
+format:
+	clang-format -i $(ALL_SRC) $(ALL_HDR)
+format-check:
+	@clang-format --dry-run -Werror $(ALL_SRC) $(ALL_HDR)
