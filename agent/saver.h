@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * saver.h - the saver: one child of cairnd per session. It copies cuts into staging, writes them, reads checkpoints back
+ * for a restore. A bus error, a device error or an OOM kill here costs a respawn and one snapshot.
+ *
+ *   main thread   commands from cairnd, the copier's eventfd, copying (copier.c), CRCs, manifest
+ *   I/O thread    owns the ring (ring.c, the only file that touches io_uring); never computes
+ *
+ * Started as `cairnd --saver` with the socketpair as descriptor 3. Messages are plain structs (the same binary on both
+ * ends) over SEQPACKET, descriptors by SCM_RIGHTS. The saver ends at end-of-file.
+ *
+ *   cairnd -> saver                                       saver -> cairnd
+ *   SAVER_SETUP  fds: page, copier eventfd                SAVER_READY
+ *   SAVER_SLABS  fds: slabs first.. (batches of 8)
+ *   SAVER_SEAL   fds: inventory, host state, staging      SAVER_SEALED {status, probe copy rate}
+ *   SAVER_ARM    fds: data, data-direct or none, manifest   (nothing: the next cut may be taken)
+ *                                                         SAVER_CUT      {attempt, seq, step, word} copy valid
+ *                                                         SAVER_VOID     {seq, status} copy void; still armed
+ *                                                         SAVER_WRITTEN  {status, step, bytes, uuid} data and manifest
+ *                                                                        written and fsynced (manifest temporary name)
+ *   SAVER_DISARM                                          SAVER_DISARMED
+ *   SAVER_RESTORE fds: plan, then SAVER_FILES fds: data   SAVER_RESTORED {status, bytes, ns}
+ *
+ * Claiming rule: a saver claims a request only when it is armed (files open), sealed with the page's present seal_number
+ * and its staging is free; unarmed or writing it declines with BUSY; an unknown seal is declined with STALE.
+ */
+#ifndef CAIRN_AGENT_SAVER_H
+#define CAIRN_AGENT_SAVER_H
+
+#include "base/clock.h"
+#include "format/cut.h"
+#include "format/file.h"
+#include "format/host_state.h"
+#include "format/plan.h"
+
+#define SAVER_SOCKET_FD 3
+
+enum saver_verb { SAVER_SETUP = 1, SAVER_READY, SAVER_SLABS, SAVER_SEAL, SAVER_SEALED, SAVER_ARM, SAVER_DISARM,
+                  SAVER_DISARMED, SAVER_CUT, SAVER_VOID, SAVER_WRITTEN, SAVER_RESTORE, SAVER_FILES, SAVER_RESTORED };
+struct saver_message {
+        enum saver_verb verb;
+        int status;
+        struct cairn_error error;
+        char run[RUN_NAME_BYTES_MAX + 1];
+        uint64_t generation, session_id, seal, seq, bytes, duration_ns, rate_bytes_per_sec;
+        int64_t step;
+        uint32_t rank, world, attempt, first, count;
+        uint64_t slab_bytes[8];
+        uint32_t slab_kind[8];
+        uint8_t data_uuid[16];
+        bool warned_ring, warned_direct; /* SAVER_WRITTEN, SAVER_RESTORED: fell back; `error` says why, once */
+        uint64_t non_finite_count;
+};
+/* The saver's main: returns its exit status. */
+int saver_main(int socket);
+
+/* ---- ring.h, staging.h, copier.h, writer.h, reader.h belong to the saver alone ---- */
+
+#endif
