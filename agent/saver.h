@@ -13,7 +13,10 @@
  *   SAVER_SETUP  fds: page, copier eventfd                SAVER_READY
  *   SAVER_SLABS  fds: slabs first.. (batches of 8)
  *   SAVER_SEAL   fds: inventory, host state, staging      SAVER_SEALED {status, probe copy rate}
- *   SAVER_ARM    fds: data, data-direct or none, manifest   (nothing: the next cut may be taken)
+ *   SAVER_ARM    fds: data, manifest                       (nothing: the next cut may be taken)
+ *   SAVER_TAKE   {seq}: a cut at or after seq is wanted     (as for a request in the page)
+ *                even if that seq was answered (declined,
+ *                void) before
  *                                                         SAVER_CUT      {attempt, seq, step, word} copy valid
  *                                                         SAVER_VOID     {seq, status} copy void; still armed
  *                                                         SAVER_WRITTEN  {status, step, bytes, uuid} data and manifest
@@ -35,7 +38,7 @@
 
 #define SAVER_SOCKET_FD 3
 
-enum saver_verb { SAVER_SETUP = 1, SAVER_READY, SAVER_SLABS, SAVER_SEAL, SAVER_SEALED, SAVER_ARM, SAVER_DISARM,
+enum saver_verb { SAVER_SETUP = 1, SAVER_READY, SAVER_SLABS, SAVER_SEAL, SAVER_SEALED, SAVER_ARM, SAVER_TAKE, SAVER_DISARM,
                   SAVER_DISARMED, SAVER_CUT, SAVER_VOID, SAVER_WRITTEN, SAVER_RESTORE, SAVER_FILES, SAVER_RESTORED };
 struct saver_message {
         enum saver_verb verb;

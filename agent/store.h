@@ -86,10 +86,10 @@ struct attempt {                /* one attempt at a checkpoint by this generatio
 /* mkdir .pending-g-a, fsync the run's directory, look for a higher GEN (STALE), create rank files exclusively. */
 int attempt_open(struct store_run *run, uint64_t generation, uint32_t attempt, uint32_t world, struct attempt *ret,
                  struct cairn_error *reterr);
-/* Data file (O_DIRECT is the saver's choice: reopened through /proc/self/fd is not possible here, so two descriptors:
- * *ret_data_direct_fd is -1 where O_DIRECT is refused) and manifest file under a temporary name. */
-int attempt_open_rank(struct attempt *a, const struct io_ops *io, uint32_t rank, int *ret_data_fd, int *ret_data_direct_fd,
-                      int *ret_manifest_fd, struct cairn_error *reterr);
+/* Data file (O_DIRECT is the saver's choice, by fcntl F_SETFL) and manifest file under a temporary name, both created
+ * exclusively and opened for reading and writing. */
+int attempt_open_rank(struct attempt *a, const struct io_ops *io, uint32_t rank, int *ret_data_fd, int *ret_manifest_fd,
+                      struct cairn_error *reterr);
 /* The saver wrote and fsynced data, then manifest: rename to its name, fsync(pending dir): the rank's acknowledgement. */
 int attempt_publish_manifest(struct attempt *a, const struct io_ops *io, uint32_t rank, struct cairn_error *reterr);
 /* Leader: check for a higher GEN, merge manifests -> INDEX, COMMIT -> fsync each -> fsync(pending dir) -> rename to

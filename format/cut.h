@@ -145,9 +145,10 @@ void cut_outcome_set(struct control_page *page, uint64_t seq, enum cut_outcome o
 int cut_outcome_wait(struct control_page *page, uint32_t seen, uint64_t deadline_ns, const struct clock_ops *clock);
 
 /* ---- copier ---- */
-/* STABLE -> COPYING for an unanswered request (wanted_seq > answered_seq), then answers it.
- * 0: claimed, *ret is the word now held. BUSY: nothing wanted, or UPDATING (update_end will ring). */
-int cut_copy_begin(struct control_page *page, struct cut_word *ret);
+/* STABLE -> COPYING for an unanswered request (wanted_seq > answered_seq), or for `demanded` whatever was answered
+ * before; then answers it. 0: claimed, *ret is the word now held. BUSY: nothing wanted, or UPDATING (update_end will
+ * ring when wanted_seq > answered_seq, so a demand also raises wanted_seq). */
+int cut_copy_begin(struct control_page *page, bool demanded, struct cut_word *ret);
 /* Answer without copying: stores answered_seq and the outcome DECLINED with `status`. */
 void cut_decline(struct control_page *page, int status);
 /* Before each chunk: false once the word is no longer `mine`. Counts progress. */
