@@ -22,9 +22,13 @@ void log_event(enum log_level level, const char *format, ...) __attribute__((for
 /* `what` says which undertaking failed; prints error_format(e). */
 void log_error(enum log_level level, const char *what, const struct cairn_error *e);
 
-/* Copy with control characters, non-UTF-8 bytes, quotes and backslashes escaped (\xNN): safe on a
- * terminal and in a log line. Truncates with "..." where the buffer is too small. Returns target.
+/* Copy with control characters, non-UTF-8 bytes, double quotes and backslashes escaped (\xNN): safe
+ * on a terminal and in a log line. Truncates with "..." where the buffer is too small. Returns
+ * target.
  */
 const char *text_escape(char *target, size_t target_bytes, const char *source, size_t source_bytes);
+/* The same, but quotes and backslashes stay: for sentences, which are not values. */
+const char *text_escape_control(char *target, size_t target_bytes, const char *source,
+                                size_t source_bytes);
 
 #endif
