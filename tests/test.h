@@ -30,8 +30,8 @@ static inline int test_folder(char *ret_path, size_t bytes) {
         return fd;
 }
 
-/* Runs f(argument) in a child and returns its wait status: for what ends or stops a process. What the
- * child says on standard error is expected and hidden. */
+/* Runs f(argument) in a child and returns its wait status: for what ends or stops a process. What
+ * the child says on standard error is expected and hidden. */
 static inline int test_in_child(void (*f)(void *argument), void *argument) {
         int status;
         (void) fflush(NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/fault.h"
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/limits.h"
 #include "tests/test.h"
 

@@ -41,14 +41,14 @@ static void test_escape(void **state) {
 
 static void test_escape_refuses_what_is_not_utf8(void **state) {
         assert_string_equal(escaped("\x80", 100), "\\x80");
-        assert_string_equal(escaped("\xc0\xaf", 100), "\\xc0\\xaf");               /* overlong */
-        assert_string_equal(escaped("\xed\xa0\x80", 100), "\\xed\\xa0\\x80");      /* surrogate */
+        assert_string_equal(escaped("\xc0\xaf", 100), "\\xc0\\xaf");          /* overlong */
+        assert_string_equal(escaped("\xed\xa0\x80", 100), "\\xed\\xa0\\x80"); /* surrogate */
         assert_string_equal(escaped("\xf4\x90\x80\x80", 100), "\\xf4\\x90\\x80\\x80");
-        assert_string_equal(escaped("\xe2\x9c", 100), "\\xe2\\x9c");               /* cut off */
+        assert_string_equal(escaped("\xe2\x9c", 100), "\\xe2\\x9c"); /* cut off */
         assert_string_equal(escaped("\xc2\x9b"
                                     "x",
                                     100),
-                            "\\xc2\\x9bx"); /* C1 control */
+                            "\\xc2\\x9bx");                                   /* C1 control */
         assert_string_equal(escaped("\xe2\x80\xae", 100), "\\xe2\\x80\\xae"); /* turns direction */
 }
 
@@ -66,8 +66,7 @@ static void test_escape_truncates(void **state) {
 
 static void test_escape_control_keeps_quotes(void **state) {
         char target[32];
-        assert_string_equal(text_escape_control(target, sizeof target, "a\"\\\n", 4),
-                            "a\"\\\\x0a");
+        assert_string_equal(text_escape_control(target, sizeof target, "a\"\\\n", 4), "a\"\\\\x0a");
 }
 
 static void log_three_levels(void) {

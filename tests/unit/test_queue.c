@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/queue.h"
 #include "base/clock.h"
 #include "base/limits.h"
+#include "base/queue.h"
 #include "tests/test.h"
 
 #include <poll.h>

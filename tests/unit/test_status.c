@@ -47,16 +47,26 @@ static void test_errno_mapping(void **state) {
         static const struct {
                 int error_number, status;
         } rows[] = {
-                {ENOSPC, CAIRN_ERR_NOSPACE},     {EDQUOT, CAIRN_ERR_NOSPACE},
-                {EIO, CAIRN_ERR_IO},             {ESTALE, CAIRN_ERR_IO},
-                {EACCES, CAIRN_ERR_PERMISSION},  {EPERM, CAIRN_ERR_PERMISSION},
-                {EROFS, CAIRN_ERR_CANNOT_WRITE}, {ENOTDIR, CAIRN_ERR_CANNOT_WRITE},
-                {ENOENT, CAIRN_ERR_NOTFOUND},    {EEXIST, CAIRN_ERR_EXISTS},
-                {ETIMEDOUT, CAIRN_ERR_TIMEOUT},  {ENOMEM, CAIRN_ERR_NOMEM},
-                {EMFILE, CAIRN_ERR_NOMEM},       {ENFILE, CAIRN_ERR_NOMEM},
-                {ELOOP, CAIRN_ERR_PERMISSION},   {EXDEV, CAIRN_ERR_PERMISSION},
-                {ENOSYS, CAIRN_ERR_UNSUPPORTED}, {ECONNREFUSED, CAIRN_ERR_UNREACHABLE},
-                {EINVAL, CAIRN_ERR_IO},          {EBADF, CAIRN_ERR_IO},
+                {ENOSPC, CAIRN_ERR_NOSPACE},
+                {EDQUOT, CAIRN_ERR_NOSPACE},
+                {EIO, CAIRN_ERR_IO},
+                {ESTALE, CAIRN_ERR_IO},
+                {EACCES, CAIRN_ERR_PERMISSION},
+                {EPERM, CAIRN_ERR_PERMISSION},
+                {EROFS, CAIRN_ERR_CANNOT_WRITE},
+                {ENOTDIR, CAIRN_ERR_CANNOT_WRITE},
+                {ENOENT, CAIRN_ERR_NOTFOUND},
+                {EEXIST, CAIRN_ERR_EXISTS},
+                {ETIMEDOUT, CAIRN_ERR_TIMEOUT},
+                {ENOMEM, CAIRN_ERR_NOMEM},
+                {EMFILE, CAIRN_ERR_NOMEM},
+                {ENFILE, CAIRN_ERR_NOMEM},
+                {ELOOP, CAIRN_ERR_PERMISSION},
+                {EXDEV, CAIRN_ERR_PERMISSION},
+                {ENOSYS, CAIRN_ERR_UNSUPPORTED},
+                {ECONNREFUSED, CAIRN_ERR_UNREACHABLE},
+                {EINVAL, CAIRN_ERR_IO},
+                {EBADF, CAIRN_ERR_IO},
         };
         for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
                 assert_int_equal(error_status_of_errno(rows[i].error_number), rows[i].status);
@@ -124,7 +134,8 @@ static void test_format_escapes_control_characters(void **state) {
                             "check a\\x1b[2Jb\\x0ac: \\xff\\x7f and \\xc2\\x9b");
 }
 
-/* Every size of buffer, with fields that fill their arrays and, as from a hostile peer, do not end. */
+/* Every size of buffer, with fields that fill their arrays and, as from a hostile peer, do not end.
+ */
 static void test_format_never_overflows(void **state) {
         struct cairn_error e = {.status = CAIRN_ERR_IO, .system_code = EIO, .offset = 1};
 
