@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cairn demo - the promise, shown: train, kill, resume, compare. Each stage is a `cairn run` as a
+ * user would type it; the losses of the interrupted run have to equal the uninterrupted one's bit
+ * for bit.
+ */
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/limits.h"
+#include "tools/agent_process.h"
+#include "tools/command.h"
+#include "tools/process_tree.h"
+#include "tools/train_log.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define DEMO_STAGE_NS_MAX (300 * NSEC_PER_SEC)
+#define DEMO_POLL_NS (40 * NSEC_PER_MSEC)
+enum { BAR_CELLS = 24, COMMAND_WORDS_MAX = 64 };
+
+struct demo {
+        const struct command *command;
+        const char *data;
+        uint64_t steps;
+        bool terminal;
+        char folder[PATH_MAX / 4];
+        char cairn[PATH_MAX], trainer[PATH_MAX];
+        int64_t killed_at, resumed_from;
+};
+
+static void progress(const struct demo *d, const char *title, int64_t step, double loss,
+                     bool last) {
+        if (!d->terminal && !last)
+                return;
+        int filled = (int) ((uint64_t) (step < 0 ? 0 : step) * BAR_CELLS / d->steps);
+        printf("%s  %-14s ", d->terminal ? "\r" : "", title);
+        for (int i = 0; i < BAR_CELLS; i++)
+                fputs(i < filled ? "█" : "░", stdout);
+        printf("  step %4" PRId64 "/%" PRIu64, step < 0 ? 0 : step, d->steps);
+        if (step > 0)
+                printf("  loss %.4f", loss);
+        fputs(last ? "\n" : "   ", stdout);
+        (void) fflush(stdout);
+}
+
+/* Print what a stage wrote, so that a failure explains itself. */
+static void show_output(const char *path) {
+        _cleanup_fclose_ FILE *f = fopen(path, "re");
+        char line[1024];
+        while (f && fgets(line, sizeof line, f))
+                fprintf(stderr, "    %s", line);
+}
+
+static int fail(const struct demo *d, const char *stage, const char *what, const char *output) {
+        printf("\n");
+        (void) fflush(stdout);
+        fprintf(stderr, "cairn demo: %s: %s; its output:\n", stage, what);
+        show_output(output);
+        fprintf(stderr, "everything is kept in %s\n", d->folder);
+        return status_exit_code(CAIRN_ERR_FATAL);
+}
+
+static void child_exec(const struct demo *d, const char *run, const char *mode,
+                       const char *log_path, int output_fd) {
+        char store[PATH_MAX], steps[32];
+        (void) snprintf(store, sizeof store, "%s/store", d->folder);
+        (void) snprintf(steps, sizeof steps, "%" PRIu64, d->steps);
+        const char *words[COMMAND_WORDS_MAX] = {d->cairn,  "run",          "--run",  run,
+                                                "--store", store,          "--mode", mode,
+                                                "--every", "20steps",      "--",     d->trainer,
+                                                "--steps", steps,          "--log",  log_path,
+                                                "--quiet", "--accumulate", "2",      "--dropout",
+                                                "0.1",     "--ema",        "0.99",   "--warmup",
+                                                "20",      "--decay",      "cosine", "--loss-scale",
+                                                "dynamic", "--eval-every", "60"};
+        size_t count = 0;
+        while (words[count])
+                count++;
+        if (d->data) {
+                words[count++] = "--data";
+                words[count++] = d->data;
+        }
+        if (dup2(output_fd, STDOUT_FILENO) < 0 || dup2(output_fd, STDERR_FILENO) < 0)
+                _exit(70);
+        (void) setenv("CAIRN_SOCKET", "",
+                      1); /* always a private agent: a demo leaves no trace in a fleet */
+        (void) execv(d->cairn, (char *const *) words);
+        _exit(71);
+}
+
+static pid_t start(const struct demo *d, const char *run, const char *mode, const char *log_path,
+                   const char *output_path) {
+        _cleanup_close_ int output =
+                open(output_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+        if (output < 0)
+                return -1;
+        pid_t pid = fork();
+        if (pid == 0)
+                child_exec(d, run, mode, log_path, output);
+        return pid;
+}
+
+/* Follow a stage until its process ends or the log reaches `stop_at` (0: never). Returns the wait
+ * status in *ret_status, or 1 when stop_at was reached, or -1 on a time-out. */
+static int follow(const struct demo *d, pid_t pid, const char *title, const char *log_path,
+                  int64_t stop_at, int *ret_status) {
+        uint64_t deadline_ns = clock_now(&clock_system) + DEMO_STAGE_NS_MAX;
+        struct train_log_tail tail = {.step = -1};
+        for (;;) {
+                pid_t ended = waitpid(pid, ret_status, WNOHANG);
+                train_log_last(log_path, &tail);
+                progress(d, title, tail.step, tail.loss, false);
+                if (ended == pid) {
+                        progress(d, title, tail.step, tail.loss, true);
+                        return 0;
+                }
+                if (stop_at > 0 && tail.step >= stop_at) {
+                        progress(d, title, tail.step, tail.loss, true);
+                        return 1;
+                }
+                if (clock_now(&clock_system) > deadline_ns)
+                        return -1;
+                clock_system.sleep_ns(clock_system.context, DEMO_POLL_NS);
+        }
+}
+
+static int run_to_end(const struct demo *d, const char *title, const char *run, const char *mode,
+                      const char *log_path) {
+        char output[PATH_MAX];
+        (void) snprintf(output, sizeof output, "%s/%s-%s.output", d->folder, run, mode);
+        pid_t pid = start(d, run, mode, log_path, output);
+        if (pid < 0)
+                return fail(d, title, strerror(errno), output);
+        int wait_status = 0;
+        int r = follow(d, pid, title, log_path, 0, &wait_status);
+        if (r < 0) {
+                process_tree_kill(pid);
+                (void) waitpid(pid, &wait_status, 0);
+                return fail(d, title, "it did not end within five minutes", output);
+        }
+        if (!WIFEXITED(wait_status) || WEXITSTATUS(wait_status) != 0)
+                return fail(d, title, "it failed", output);
+        return 0;
+}
+
+/* A step that nobody chose: between half and four fifths of the run. */
+static int64_t random_step(const struct demo *d) {
+        uint32_t random = 0;
+        if (getrandom(&random, sizeof random, 0) != sizeof random)
+                random = (uint32_t) getpid();
+        uint64_t from = d->steps / 2, to = d->steps * 4 / 5;
+        return (int64_t) (from + random % (to - from + 1));
+}
+
+static int run_and_kill(struct demo *d, const char *title, const char *log_path) {
+        char output[PATH_MAX];
+        (void) snprintf(output, sizeof output, "%s/interrupted.output", d->folder);
+        pid_t pid = start(d, "interrupted", "fresh", log_path, output);
+        if (pid < 0)
+                return fail(d, title, strerror(errno), output);
+        int wait_status = 0;
+        int r = follow(d, pid, title, log_path, random_step(d), &wait_status);
+        if (r != 1) {
+                process_tree_kill(pid);
+                (void) waitpid(pid, &wait_status, 0);
+                return fail(d, title,
+                            r < 0 ? "it did not get there within five minutes"
+                                  : "it ended by itself",
+                            output);
+        }
+        size_t killed = process_tree_kill(pid);
+        (void) waitpid(pid, &wait_status, 0);
+        struct train_log_tail tail = {.step = -1};
+        train_log_last(log_path, &tail);
+        d->killed_at = tail.step;
+        printf("                 SIGKILL to all %zu processes at step %" PRId64
+               ", trainer and agent alike: the machine is gone\n",
+               killed, d->killed_at);
+        return 0;
+}
+
+static int compare(struct demo *d, const char *reference_path, const char *resumed_path) {
+        struct train_log_comparison c;
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        if (train_log_compare(reference_path, resumed_path, &c, &e) < 0) {
+                printf("  4 comparison   ✗\n");
+                (void) fflush(stdout);
+                (void) command_fail(d->command, &e);
+                fprintf(stderr, "everything is kept in %s\n", d->folder);
+                return status_exit_code(CAIRN_ERR_MISMATCH);
+        }
+        printf("  4 comparison   %zu of %zu lines equal bit for bit: every loss, rate and sample "
+               "count\n",
+               c.equal, c.lines);
+        return 0;
+}
+
+static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *ftw) {
+        return remove(path);
+}
+
+/* The step that the resumed run says it continued from: its restore line is in the output. */
+static void show_restore_line(const struct demo *d) {
+        char path[PATH_MAX], line[1024];
+        (void) snprintf(path, sizeof path, "%s/interrupted-resume.output", d->folder);
+        _cleanup_fclose_ FILE *f = fopen(path, "re");
+        while (f && fgets(line, sizeof line, f))
+                if (strncmp(line, "restore", 7) == 0)
+                        printf("                 %s", line);
+}
+
+static int stages(struct demo *d) {
+        char reference[PATH_MAX], interrupted[PATH_MAX];
+        (void) snprintf(reference, sizeof reference, "%s/reference.jsonl", d->folder);
+        (void) snprintf(interrupted, sizeof interrupted, "%s/interrupted.jsonl", d->folder);
+        int r = run_to_end(d, "1 reference", "reference", "fresh", reference);
+        if (r == 0)
+                r = run_and_kill(d, "2 interrupted", interrupted);
+        if (r == 0)
+                r = run_to_end(d, "3 resumed", "interrupted", "resume", interrupted);
+        if (r != 0)
+                return r;
+        show_restore_line(d);
+        return compare(d, reference, interrupted);
+}
+
+int command_demo(const struct command *self, int argc, char **argv) {
+        struct demo d = {.command = self, .steps = 240, .terminal = isatty(STDOUT_FILENO)};
+        bool keep = false;
+        size_t count;
+        const struct option_row rows[] = {
+                {"--data", "FILE", OPTION_STRING, &d.data,
+                 "text to train on (default: this system's licence texts)", NULL},
+                {"--steps", "N", OPTION_COUNT, &d.steps,
+                 "optimizer steps (default 240, at least 50)", NULL},
+                {"--keep", NULL, OPTION_FLAG, &keep, "keep logs and checkpoints", NULL},
+        };
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        int r = options_parse(self, OPTION_ROWS(rows), argc, argv, NULL, 0, &count, NULL);
+        if (r != 0)
+                return r < 0 ? status_exit_code(CAIRN_ERR_API) : 0;
+        if (d.steps < 50 || d.steps > 1000000)
+                return command_fail_text(self, CAIRN_ERR_API, "--steps takes 50 to 1000000");
+        if (d.data && access(d.data, R_OK) < 0) {
+                (void) error_set_errno(&e, errno, "read --data", d.data);
+                return command_fail(self, &e);
+        }
+        const char *temporary = getenv("TMPDIR");
+        (void) snprintf(d.folder, sizeof d.folder, "%s/cairn-demo-XXXXXX",
+                        temporary && *temporary ? temporary : "/tmp");
+        if (agent_process_find("cairn", d.cairn, sizeof d.cairn, &e) < 0 ||
+            agent_process_find("cairn-train", d.trainer, sizeof d.trainer, &e) < 0)
+                return command_fail(self, &e);
+        if (!mkdtemp(d.folder)) {
+                (void) error_set_errno(&e, errno, "make a folder for the demo", d.folder);
+                return command_fail(self, &e);
+        }
+        printf("\nCairn trains a small GPT on %s, kills it without warning and resumes it.\n\n",
+               d.data ? d.data : "the licence texts of this system");
+        uint64_t start_ns = clock_now(&clock_system);
+        r = stages(&d);
+        if (r != 0)
+                return r;
+        printf("\n  ✓ nothing was lost: the resumed run is the uninterrupted one. %.0f seconds.\n",
+               (double) (clock_now(&clock_system) - start_ns) / 1e9);
+        if (keep)
+                printf("    logs and checkpoints: %s\n", d.folder);
+        else if (nftw(d.folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS) != 0)
+                fprintf(stderr, "cairn demo: could not remove %s, ignoring\n", d.folder);
+        puts("    next: cairn run -- YOUR COMMAND      (client/cairn.h shows what a trainer "
+             "calls)\n");
+        return 0;
+}

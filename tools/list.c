@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cairn list - the checkpoints of a run, newest last, or the runs of a store.
+ */
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "tools/command.h"
+#include "tools/print_json.h"
+#include "tools/store_view.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *validity_text(const struct scan_checkpoint *c) {
+        switch (c->validity) {
+        case CHECKPOINT_FLAGGED:
+                return "flagged: never chosen by itself";
+        case CHECKPOINT_DAMAGED:
+                return "damaged";
+        case CHECKPOINT_ROLLABLE:
+                return "complete, to be committed by the next start";
+        default:
+                return c->is_attempt ? "unfinished" : "";
+        }
+}
+
+static const char *validity_word(const struct scan_checkpoint *c) {
+        static const char *const words[] = {[CHECKPOINT_UNCHECKED] = "unchecked",
+                                            [CHECKPOINT_VALID] = "valid",
+                                            [CHECKPOINT_FLAGGED] = "flagged",
+                                            [CHECKPOINT_DAMAGED] = "damaged",
+                                            [CHECKPOINT_ROLLABLE] = "rollable"};
+        return words[c->validity];
+}
+
+static json_t *checkpoint_json(const struct scan_checkpoint *c, bool newest) {
+        char reason[1024];
+        json_t *j = json_pack("{s:s, s:I, s:I, s:I, s:I, s:b, s:b, s:b, s:b, s:s}", "checkpoint",
+                              c->name, "step", (json_int_t) c->step, "generation",
+                              (json_int_t) c->generation, "bytes", (json_int_t) c->bytes, "time_ns",
+                              (json_int_t) c->time_ns, "newest", newest, "lineage", c->on_lineage,
+                              "pinned", c->pinned, "attempt", c->is_attempt, "validity",
+                              validity_word(c));
+        if (c->validity == CHECKPOINT_DAMAGED)
+                json_object_set_new(j, "reason",
+                                    json_string(error_format(&c->error, reason, sizeof reason)));
+        return j;
+}
+
+static int list_json(const struct store_view *v) {
+        json_t *list = json_array();
+        const struct scan_checkpoint *newest = scan_newest(&v->scan, 0);
+        for (size_t i = 0; i < v->scan.checkpoint_count; i++)
+                json_array_append_new(list, checkpoint_json(&v->scan.checkpoints[i],
+                                                            &v->scan.checkpoints[i] == newest));
+        json_t *j = json_pack("{s:s, s:s, s:b, s:o}", "run", v->run, "store", v->path, "finished",
+                              v->scan.finished, "checkpoints", list);
+        if (v->scan.finished)
+                json_object_set_new(j, "finished_reason", json_string(v->scan.finished_reason));
+        return print_json(j);
+}
+
+static void print_row(const struct scan_checkpoint *c, bool newest) {
+        char bytes[32], age[32], reason[1024];
+        printf("%-22s %12" PRId64 "  %4" PRIu64 "  %10s  %9s  ", c->name, c->step, c->generation,
+               c->is_attempt ? "-" : human_bytes(c->bytes, bytes),
+               c->time_ns ? human_duration(human_age(c->time_ns), age) : "-");
+        const char *separator = "";
+        const char *const words[] = {newest ? "newest" : NULL, c->pinned ? "pinned" : NULL,
+                                     c->on_lineage || c->is_attempt ? NULL : "abandoned branch",
+                                     *validity_text(c) ? validity_text(c) : NULL};
+        for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+                if (words[i]) {
+                        printf("%s%s", separator, words[i]);
+                        separator = ", ";
+                }
+        if (c->validity == CHECKPOINT_DAMAGED)
+                printf(" (%s)", error_format(&c->error, reason, sizeof reason));
+        putchar('\n');
+}
+
+static int list_run(const struct command *self, const char *store, const char *run, bool json) {
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        _cleanup_(store_view_done) struct store_view v = STORE_VIEW_INIT;
+        if (store_view_open_run(&v, store, run, &e) < 0)
+                return command_fail(self, &e);
+        if (json)
+                return list_json(&v);
+        if (v.scan.checkpoint_count == 0)
+                printf("run '%s' has no checkpoint yet\n", run);
+        else
+                printf("%-22s %12s  %4s  %10s  %9s  %s\n", "CHECKPOINT", "STEP", "GEN", "SIZE",
+                       "AGE", "NOTES");
+        const struct scan_checkpoint *newest = scan_newest(&v.scan, 0);
+        for (size_t i = 0; i < v.scan.checkpoint_count; i++)
+                print_row(&v.scan.checkpoints[i], &v.scan.checkpoints[i] == newest);
+        if (v.scan.finished) {
+                char reason[160];
+                printf("finished at step %" PRId64 ": %s\n", v.scan.finished_step,
+                       text_escape(reason, sizeof reason, v.scan.finished_reason,
+                                   strlen(v.scan.finished_reason)));
+        }
+        return 0;
+}
+
+struct runs {
+        struct store_view *view;
+        json_t *list; /* NULL: print rows */
+        size_t count;
+};
+
+static int visit_run(const char *name, void *argument) {
+        struct runs *runs = argument;
+        _cleanup_close_ int fd = -1;
+        struct run_scan scan;
+        if (name_check_run(name, NULL) < 0 ||
+            run_open(&io_system, runs->view->store_fd, name, &fd, NULL) < 0)
+                return 0; /* not a run: marker, a stray file */
+        if (run_scan(&io_system, fd, name, false, &scan, NULL) < 0)
+                return 0;
+        const struct scan_checkpoint *newest = scan_newest(&scan, 0);
+        char age[32];
+        if (runs->list)
+                json_array_append_new(runs->list,
+                                      json_pack("{s:s, s:I, s:I, s:b}", "run", name, "step",
+                                                (json_int_t) (newest ? newest->step : -1),
+                                                "generation", (json_int_t) scan.generation_max,
+                                                "finished", scan.finished));
+        else if (newest)
+                printf("%-32s %12" PRId64 "  %9s  %s\n", name, newest->step,
+                       human_duration(human_age(newest->time_ns), age),
+                       scan.finished ? "finished" : "");
+        else
+                printf("%-32s %12s  %9s  %s\n", name, "-", "-",
+                       scan.finished ? "finished" : "no checkpoint");
+        runs->count++;
+        run_scan_done(&scan);
+        return 0;
+}
+
+static int list_store(const struct command *self, const char *store, bool json) {
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        _cleanup_(store_view_done) struct store_view v = STORE_VIEW_INIT;
+        if (store_view_open(&v, store, &e) < 0)
+                return command_fail(self, &e);
+        struct runs runs = {.view = &v, .list = json ? json_array() : NULL};
+        if (!json)
+                printf("%-32s %12s  %9s  %s\n", "RUN", "NEWEST STEP", "AGE", "");
+        if (io_system.list(io_system.context, v.store_fd, visit_run, &runs) < 0) {
+                (void) error_set_errno(&e, errno, "list store", v.path);
+                return command_fail(self, &e);
+        }
+        if (json)
+                return print_json(json_pack("{s:s, s:o}", "store", v.path, "runs", runs.list));
+        return 0;
+}
+
+int command_list(const struct command *self, int argc, char **argv) {
+        const char *store = NULL, *run = NULL;
+        bool json = false;
+        size_t count;
+        const struct option_row rows[] = {
+                {"--store", "S", OPTION_STRING, &store,
+                 "the store (default: $CAIRN_STORE, ./cairn-store)", NULL},
+                {"--json", NULL, OPTION_FLAG, &json, "one JSON object", NULL},
+        };
+        int r = options_parse(self, OPTION_ROWS(rows), argc, argv, &run, 1, &count, NULL);
+        if (r != 0)
+                return r < 0 ? status_exit_code(CAIRN_ERR_API) : 0;
+        if (count == 0)
+                return list_store(self, store_view_default(store), json);
+        return list_run(self, store_view_default(store), run, json);
+}

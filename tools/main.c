@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cairn - the command line. One file a subcommand; this one finds it.
+ */
+#include "base/log.h"
+#include "base/types.h"
+#include "tools/command.h"
+#include <stdio.h>
+#include <string.h>
+
+static const struct command commands[] = {
+        {"demo", "[--data FILE] [--keep]",
+         "Train, kill, resume and compare: 30 seconds, no root, no GPU.", command_demo},
+        {"init", "STORE [--kind shared|node-local]", "Make a directory a store for checkpoints.",
+         command_init},
+        {"run", "[options] -- CMD ...",
+         "Run a training command; restart it from its last checkpoint when it dies.", command_run},
+        {"status", "[RUN] [--json]", "What a run is doing and how old its last checkpoint is.",
+         command_status},
+        {"snapshot", "RUN [--wait] [--timeout S] [--tag T] [--json]",
+         "Take a checkpoint now, without stopping.", command_snapshot},
+        {"stop", "RUN [--deadline S]", "One snapshot, then an orderly end.", command_stop},
+        {"list", "[RUN] [--store S] [--json]", "The checkpoints of a run, or the runs of a store.",
+         command_list},
+        {"inspect", "CKPT [--tensors] [--store S] [--json]", "What a checkpoint holds.",
+         command_inspect},
+        {"verify", "CKPT|RUN [--store S] [--json]", "Read every byte of a checkpoint and check it.",
+         command_verify},
+};
+enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
+
+static void usage(FILE *out) {
+        fputs("usage: cairn COMMAND ...\n\n", out);
+        for (size_t i = 0; i < COMMAND_COUNT; i++)
+                fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].summary);
+        fputs("\n`cairn COMMAND --help` shows a command's options; start with `cairn demo`.\n",
+              out);
+}
+
+int main(int argc, char **argv) {
+        log_init("cairn", LOG_LEVEL_WARNING);
+        if (argc < 2) {
+                usage(stderr);
+                return status_exit_code(CAIRN_ERR_API);
+        }
+        if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+            strcmp(argv[1], "help") == 0) {
+                usage(stdout);
+                return 0;
+        }
+        if (strcmp(argv[1], "--version") == 0) {
+                puts("cairn " CAIRN_VERSION);
+                return 0;
+        }
+        for (size_t i = 0; i < COMMAND_COUNT; i++)
+                if (strcmp(argv[1], commands[i].name) == 0)
+                        return commands[i].run(&commands[i], argc - 1, argv + 1);
+        char name[64];
+        text_escape(name, sizeof name, argv[1], strlen(argv[1]));
+        fprintf(stderr, "cairn: there is no command '%s'; `cairn --help` lists them\n", name);
+        return status_exit_code(CAIRN_ERR_API);
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * process_tree.h - a process and all of its descendants, as /proc shows them.
+ */
+#ifndef CAIRN_TOOLS_PROCESS_TREE_H
+#define CAIRN_TOOLS_PROCESS_TREE_H
+
+#include <stddef.h>
+#include <sys/types.h>
+
+/* SIGKILL to `root`, which must be a child of ours that was not reaped, and to every descendant;
+ * returns how many. The root is stopped first so that it starts no new ones meanwhile. */
+size_t process_tree_kill(pid_t root);
+/* SIGKILL to every descendant but not to `root` itself (what a dead child of a subreaper left
+ * behind). */
+size_t process_tree_kill_descendants(pid_t root);
+
+#endif
