@@ -12,6 +12,12 @@ UNIT := $(call test_programs,$(unit_SRC))
 SIM := $(call test_programs,$(sim_SRC))
 E2E_HELPERS := $(call test_programs,$(e2e_SRC))
 E2E := $(wildcard tests/e2e/*.sh)
+# make check-unit TESTS="io log": only these
+ifneq ($(TESTS),)
+UNIT := $(filter $(TESTS:%=$(BUILD)/tests/unit/test_%),$(UNIT))
+SIM := $(filter $(TESTS:%=$(BUILD)/tests/sim/test_%),$(SIM))
+E2E := $(filter $(TESTS:%=tests/e2e/%.sh),$(E2E))
+endif
 LINT := $(wildcard tests/lint/*.sh)
 MODEL := $(wildcard tests/model/run)
 HELPER_LIB := $(if $(helper_SRC),$(BUILD)/lib/tests.a)
