@@ -5,37 +5,45 @@
  * Calling sequence (one rank, one thread that trains):
  *
  *     struct cairn *c = NULL;
- *     struct cairn_options o = CAIRN_OPTIONS_INIT;       // run, rank, ... default to the launcher's variables
- *     if (cairn_open(&o, &c) < 0) { fputs(cairn_error_text(c), stderr); cairn_close(c); exit(cairn_exit_code(c)); }
- *
- *     cairn_alloc(c, bytes, (void **) &weights);          // memory that outlives the trainer
- *     cairn_register(c, &(struct cairn_tensor){ CAIRN_TENSOR_INIT, .name = "wte", .role = CAIRN_PARAMETER,
- *                    .dtype = CAIRN_F32, .rank = 2, .shape = {V, C}, .data = weights });
- *     cairn_state_i64(c, "samples_seen", &state.samples);  // host values, read at each update_end
- *     cairn_describe(c, "config.layers", "12");            // configuration and fingerprints, checked on resume
+ *     struct cairn_options o = CAIRN_OPTIONS_INIT; // run, rank, ...: the launcher's variables
+ *     if (cairn_open(&o, &c) < 0) {
+ *             fputs(cairn_error_text(c), stderr);
+ *             return cairn_exit_code(c);
+ *     }
+ *     cairn_alloc(c, bytes, (void **) &weights); // memory that outlives the trainer
+ *     cairn_register(c, &(struct cairn_tensor){
+ *             CAIRN_TENSOR_INIT, .name = "wte", .role = CAIRN_PARAMETER, .dtype = CAIRN_F32,
+ *             .rank = 2, .shape = {V, C}, .data = weights});
+ *     cairn_state_i64(c, "samples_seen", &state.samples); // host values, read at update_end
+ *     cairn_describe(c, "config.layers", "12");           // checked on resume
  *     cairn_seal(c);
- *     cairn_restore(c, &report);                           // always: fresh, resume or init-from was decided by intent
+ *     cairn_restore(c, &report); // always: the intent decided fresh, resume or init-from
  *     for (step = report.step + 1; !cairn_should_stop(c); step++) {
  *             ... forward, backward (the state is immutable here; it may be copied) ...
- *             cairn_update_begin(c);                       // the gate
+ *             cairn_update_begin(c); // the gate
  *             ... optimizer ... state.samples += batch; ...
  *             cairn_update_end(c, step);
  *     }
- *     cairn_snapshot(c, &ticket); cairn_snapshot_wait(c, ticket, 60e9, &step);
- *     cairn_finish(c, "completed"); cairn_close(c);
+ *     cairn_snapshot(c, &ticket);
+ *     cairn_snapshot_wait(c, ticket, 60000000000, &step);
+ *     cairn_finish(c, "completed");
+ *     cairn_close(c);
  *
- * Errors: every function returns 0 or a negative enum cairn_status (types.h says what to do about each);
- * cairn_error_text(c) is the sentence for the last failed call on this handle. No failure of Cairn ends or
- * blocks training beyond the gate's deadline; after cairn_open succeeded a trainer may ignore every error but
- * those of cairn_seal and cairn_restore. A broken invariant of libcairn poisons the handle: all calls return
- * CAIRN_ERR_FATAL, training may go on without checkpoints. Misuse returns CAIRN_ERR_API and changes nothing.
+ * Errors: every function returns 0 or a negative enum cairn_status (types.h says what to do about
+ * each); cairn_error_text(c) is the sentence for the last failed call on this handle. No failure of
+ * Cairn ends or blocks training beyond the gate's deadline; after cairn_open succeeded a trainer
+ * may ignore every error but those of cairn_seal and cairn_restore. A broken invariant of libcairn
+ * poisons the handle: all calls return CAIRN_ERR_FATAL, training may go on without checkpoints.
+ * Misuse returns CAIRN_ERR_API and changes nothing.
  *
- * Threads: one thread at a time per handle; cairn_should_stop, cairn_snapshot and cairn_snapshot_poll may be
- * called from any thread. libcairn starts one helper thread (it reattaches to a restarted agent). After fork the
- * child's calls return CAIRN_ERR_API and its mappings are absent.
+ * Threads: one thread at a time per handle; cairn_should_stop, cairn_snapshot and
+ * cairn_snapshot_poll may be called from any thread. libcairn starts one helper thread (it
+ * reattaches to a restarted agent). After fork the child's calls return CAIRN_ERR_API and its
+ * mappings are absent.
  *
- * Units: bytes, nanoseconds. Step numbers are the caller's; they grow with every update and are what users see.
- * Ownership: strings and arrays passed in are copied. Memory of cairn_alloc belongs to the handle.
+ * Units: bytes, nanoseconds. Step numbers are the caller's; they grow with every update and are
+ * what users see. Ownership: strings and arrays passed in are copied. Memory of cairn_alloc belongs
+ * to the handle.
  */
 #ifndef CAIRN_H
 #define CAIRN_H
@@ -55,25 +63,30 @@ struct cairn; /* one session: one rank of one run, registered with the node's ag
 
 /* ---- open and close ---- */
 struct cairn_options {
-        size_t size;               /* sizeof(struct cairn_options) */
-        const char *run;           /* NULL: $CAIRN_RUN */
-        const char *socket;        /* NULL: $CAIRN_SOCKET, the system agent, the run's private agent */
-        int64_t rank;              /* -1: $RANK, else 0 */
-        uint64_t open_timeout_ns;  /* 0: 120 s; covers the settlement of a predecessor */
-        bool debug_mutation;       /* digest at copy and at gate; a difference fails the next call ($CAIRN_DEBUG_MUTATION=1) */
-        bool without_checkpoints;  /* no agent: succeed, every later call is a no-op (asked for explicitly) */
+        size_t size;        /* sizeof(struct cairn_options) */
+        const char *run;    /* NULL: $CAIRN_RUN */
+        const char *socket; /* NULL: $CAIRN_SOCKET, the system agent, the run's private agent */
+        int64_t rank;       /* -1: $RANK, else 0 */
+        uint64_t open_timeout_ns; /* 0: 120 s; covers the settlement of a predecessor */
+        bool debug_mutation;      /* digest at copy and at gate; a difference fails the next call
+                                     ($CAIRN_DEBUG_MUTATION=1) */
+        bool without_checkpoints; /* no agent: succeed, every later call is a no-op (asked for
+                                     explicitly) */
 };
-#define CAIRN_OPTIONS_INIT {.size = sizeof(struct cairn_options), .rank = -1}
+#define CAIRN_OPTIONS_INIT \
+        { .size = sizeof(struct cairn_options), .rank = -1 }
 CAIRN_API void cairn_options_init(struct cairn_options *o, size_t size);
 
-/* *ret is set even on failure (unless memory is out), so that cairn_error_text works; close it in any case.
- * CAIRN_ERR_UNREACHABLE: no agent. CAIRN_ERR_TIMEOUT: the predecessor was not settled in time.
- * CAIRN_ERR_STALE: a newer generation exists. CAIRN_ERR_BUSY: this rank's session is alive. */
+/* *ret is set even on failure (unless memory is out), so that cairn_error_text works; close it in
+ * any case. CAIRN_ERR_UNREACHABLE: no agent. CAIRN_ERR_TIMEOUT: the predecessor was not settled in
+ * time. CAIRN_ERR_STALE: a newer generation exists. CAIRN_ERR_BUSY: this rank's session is alive.
+ */
 CAIRN_API int cairn_open(const struct cairn_options *o, struct cairn **ret);
 /* Ends the session without an implied snapshot. NULL allowed. */
 CAIRN_API void cairn_close(struct cairn *c);
 CAIRN_API const char *cairn_error_text(const struct cairn *c);
-CAIRN_API int cairn_exit_code(const struct cairn *c); /* of the last error: DESIGN's table, 69 for "no agent" */
+CAIRN_API int cairn_exit_code(
+        const struct cairn *c); /* of the last error: DESIGN's table, 69 for "no agent" */
 CAIRN_API const char *cairn_version(void);
 
 /* What the operator decided for this start. Strings live as long as the handle. */
@@ -86,7 +99,7 @@ struct cairn_session {
         uint64_t generation, restart; /* restart: how often `cairn run` respawned the job */
         uint32_t rank, world;
         enum cairn_start start;
-        uint64_t every_steps;         /* scheduled snapshots; 0: none */
+        uint64_t every_steps; /* scheduled snapshots; 0: none */
 };
 CAIRN_API int cairn_session(struct cairn *c, struct cairn_session *ret);
 /* The operator's --override key=value; NULL if key was not overridden. */
@@ -97,47 +110,56 @@ CAIRN_API const char *cairn_override(struct cairn *c, const char *key);
 CAIRN_API int cairn_alloc(struct cairn *c, uint64_t bytes, void **ret);
 
 struct cairn_tensor {
-        size_t size;                /* sizeof(struct cairn_tensor) */
-        const char *name;           /* unique, UTF-8, 1..65536 bytes; optimizer state binds by name and shape */
+        size_t size; /* sizeof(struct cairn_tensor) */
+        const char
+                *name; /* unique, UTF-8, 1..65536 bytes; optimizer state binds by name and shape */
         enum cairn_role role;
-        enum cairn_dtype dtype;     /* runtime */
-        enum cairn_dtype stored_dtype; /* 0: as dtype. Narrower: opt-in, MOMENT1 and EMA in F16/BF16 only */
+        enum cairn_dtype dtype; /* runtime */
+        enum cairn_dtype
+                stored_dtype; /* 0: as dtype. Narrower: opt-in, MOMENT1 and EMA in F16/BF16 only */
         enum cairn_mutates mutates;
-        uint32_t rank;              /* dimensions, 0..CAIRN_RANK_MAX */
-        uint64_t shape[CAIRN_RANK_MAX]; /* global, logical */
-        int64_t strides[CAIRN_RANK_MAX]; /* elements; all zero: contiguous row-major. Others are refused */
-        void *data;                 /* NULL for empty tensors; from cairn_alloc: pull and post-mortem cuts */
-        const char *alias_of;       /* tied: the same storage as that registered tensor */
-        bool replicated;            /* the same on all ranks: one owner writes it */
-        bool sharded;               /* data holds elements [flat_start, flat_start + flat_count) row-major */
+        uint32_t rank;                   /* dimensions, 0..CAIRN_RANK_MAX */
+        uint64_t shape[CAIRN_RANK_MAX];  /* global, logical */
+        int64_t strides[CAIRN_RANK_MAX]; /* elements; all zero: contiguous row-major. Others are
+                                            refused */
+        void *data; /* NULL for empty tensors; from cairn_alloc: pull and post-mortem cuts */
+        const char *alias_of; /* tied: the same storage as that registered tensor */
+        bool replicated;      /* the same on all ranks: one owner writes it */
+        bool sharded; /* data holds elements [flat_start, flat_start + flat_count) row-major */
         uint64_t flat_start, flat_count;
 };
 #define CAIRN_TENSOR_INIT .size = sizeof(struct cairn_tensor)
-/* Errors at once, not at the first save: name (empty, not UTF-8, too long, twice), shape overflow, STEP that is not
- * F32, MOMENT2 stored narrower, strided data, data outside cairn_alloc'ed memory (this version). */
+/* Errors at once, not at the first save: name (empty, not UTF-8, too long, twice), shape overflow,
+ * STEP that is not F32, MOMENT2 stored narrower, strided data, data outside cairn_alloc'ed memory
+ * (this version). */
 CAIRN_API int cairn_register(struct cairn *c, const struct cairn_tensor *t);
-/* A STEP tensor of one element with its int64 truth: the caller increments *truth inside the update (not when the
- * scaler skips) and libcairn writes the FP32 from it in cairn_update_end. Above 2^24 FP32 cannot count by one: the
- * FP32 then holds the nearest value, *truth stays exact, is stored and is what a restore brings back. */
+/* A STEP tensor of one element with its int64 truth: the caller increments *truth inside the update
+ * (not when the scaler skips) and libcairn writes the FP32 from it in cairn_update_end. Above 2^24
+ * FP32 cannot count by one: the FP32 then holds the nearest value, *truth stays exact, is stored
+ * and is what a restore brings back. */
 CAIRN_API int cairn_register_step(struct cairn *c, const char *name, float *data, int64_t *truth);
 
-/* Host values: read (copied) at cairn_update_end and at the end of cairn_restore, written by cairn_restore. */
+/* Host values: read (copied) at cairn_update_end and at the end of cairn_restore, written by
+ * cairn_restore. */
 CAIRN_API int cairn_state_i64(struct cairn *c, const char *name, int64_t *value);
 CAIRN_API int cairn_state_u64(struct cairn *c, const char *name, uint64_t *value);
 CAIRN_API int cairn_state_f64(struct cairn *c, const char *name, double *value);
 /* *length <= capacity at every update_end. */
-CAIRN_API int cairn_state_bytes(struct cairn *c, const char *name, void *value, uint64_t *length, uint64_t capacity);
+CAIRN_API int cairn_state_bytes(struct cairn *c, const char *name, void *value, uint64_t *length,
+                                uint64_t capacity);
 
-/* Constant descriptions, fixed at seal and stored with each checkpoint. Keys that begin with "config." or "data." or
- * "model." or "optimizer." must be equal on resume unless the operator overrides them; "free." keys may change (logged
- * old -> new); "numerics." keys may change, bit-exactness is then not claimed. */
+/* Constant descriptions, fixed at seal and stored with each checkpoint. Keys that begin with
+ * "config." or "data." or "model." or "optimizer." must be equal on resume unless the operator
+ * overrides them; "free." keys may change (logged old -> new); "numerics." keys may change,
+ * bit-exactness is then not claimed. */
 CAIRN_API int cairn_describe(struct cairn *c, const char *key, const char *value);
 
-/* Hand the inventory to the agent. NOMEM names the staging that is needed. Called again inside an update when tensors
- * were added (optimizers that make their state at the first step). */
+/* Hand the inventory to the agent. NOMEM names the staging that is needed. Called again inside an
+ * update when tensors were added (optimizers that make their state at the first step). */
 CAIRN_API int cairn_seal(struct cairn *c);
 
-/* Before the first seal, on resume: what is stored (for optimizers that create state lazily, resharding, tools). */
+/* Before the first seal, on resume: what is stored (for optimizers that create state lazily,
+ * resharding, tools). */
 struct cairn_stored {
         size_t size;
         const char *name;
@@ -155,21 +177,23 @@ CAIRN_API const char *cairn_stored_description(struct cairn *c, const char *key)
 struct cairn_report {
         size_t size;
         enum cairn_start start;
-        int64_t step;               /* 0 when fresh or init-from */
+        int64_t step; /* 0 when fresh or init-from */
         uint64_t tensors_loaded, tensors_skipped, tensors_converted, bytes;
         uint64_t read_ns, apply_ns;
-        bool bit_exact_possible;    /* numerics.* descriptions are equal and nothing was converted */
-        const char *text;           /* the restore line, for the log; lives until the next restore or close */
-        const char *json;           /* the same as one JSON object */
+        bool bit_exact_possible; /* numerics.* descriptions are equal and nothing was converted */
+        const char *text; /* the restore line, for the log; lives until the next restore or close */
+        const char *json; /* the same as one JSON object */
 };
-/* Validates everything (all mismatches listed in the error), then touches state: MISMATCH leaves every tensor and value
- * as it was. Always called once after the first seal; ends in STABLE. */
+/* Validates everything (all mismatches listed in the error), then touches state: MISMATCH leaves
+ * every tensor and value as it was. Always called once after the first seal; ends in STABLE. */
 CAIRN_API int cairn_restore(struct cairn *c, struct cairn_report *ret);
 
 /* ---- the loop ---- */
-/* The gate: before the first store of the update. Returns 0 within the gate's deadline, whatever the agent does. */
+/* The gate: before the first store of the update. Returns 0 within the gate's deadline, whatever
+ * the agent does. */
 CAIRN_API int cairn_update_begin(struct cairn *c);
-/* After the last store: publishes host values, makes the state at `step` a cut, rings for scheduled snapshots. */
+/* After the last store: publishes host values, makes the state at `step` a cut, rings for scheduled
+ * snapshots. */
 CAIRN_API int cairn_update_end(struct cairn *c, int64_t step);
 /* The operator (or a notice) asks the trainer to end at this boundary, after one last snapshot. */
 CAIRN_API bool cairn_should_stop(struct cairn *c);
@@ -178,10 +202,12 @@ CAIRN_API bool cairn_should_stop(struct cairn *c);
 typedef uint64_t cairn_ticket;
 /* Asks for a cut of the present state (inside an update: of the next) and returns at once. */
 CAIRN_API int cairn_snapshot(struct cairn *c, cairn_ticket *ret);
-/* 0: committed, *ret_step is its step (cut at or after the request). BUSY: still under way. VOID, NOSPACE, ...: what
- * became of it. Staging full counts as under way for _wait, which asks again within its time. */
+/* 0: committed, *ret_step is its step (cut at or after the request). BUSY: still under way. VOID,
+ * NOSPACE, ...: what became of it. Staging full counts as under way for _wait, which asks again
+ * within its time. */
 CAIRN_API int cairn_snapshot_poll(struct cairn *c, cairn_ticket ticket, int64_t *ret_step);
-CAIRN_API int cairn_snapshot_wait(struct cairn *c, cairn_ticket ticket, uint64_t timeout_ns, int64_t *ret_step);
+CAIRN_API int cairn_snapshot_wait(struct cairn *c, cairn_ticket ticket, uint64_t timeout_ns,
+                                  int64_t *ret_step);
 
 /* The run is complete: recorded after the last commit; `auto` then starts nothing. */
 CAIRN_API int cairn_finish(struct cairn *c, const char *reason);
