@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -160,6 +161,24 @@ static int system_list(void *context, int dirfd, int (*visit)(const char *name, 
         }
 }
 
+/* A lock of the opening, not of the process: it survives other openings of the file here and goes
+ * with the last descriptor. File systems that know no ranges may still know flock. */
+static int system_try_lock(void *context, int fd) {
+        struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+        int r;
+
+        do
+                r = fcntl(fd, F_OFD_SETLK, &lock);
+        while (r < 0 && errno == EINTR);
+        if (r < 0 && (errno == ENOLCK || errno == EOPNOTSUPP || errno == ENOSYS))
+                do
+                        r = flock(fd, LOCK_EX | LOCK_NB);
+                while (r < 0 && errno == EINTR);
+        if (r < 0 && errno == EACCES)
+                errno = EAGAIN;
+        return r;
+}
+
 const struct io_ops io_system = {
         .openat = system_openat,
         .close = system_close,
@@ -175,6 +194,7 @@ const struct io_ops io_system = {
         .fsync = system_fsync,
         .fdatasync = system_fdatasync,
         .list = system_list,
+        .try_lock = system_try_lock,
 };
 
 /* ---- helpers on any table ---- */

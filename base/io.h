@@ -39,6 +39,9 @@ struct io_ops {
          * non-zero and returns that; -1 with errno on failure. */
         int (*list)(void *context, int dirfd, int (*visit)(const char *name, void *argument),
                     void *argument);
+        /* Exclusive lock of the open file (opened for writing), held until the last descriptor of
+         * this opening is closed; EAGAIN: somebody else holds it. */
+        int (*try_lock)(void *context, int fd);
         void *context;
 };
 
