@@ -136,11 +136,14 @@ int cut_update_end(struct control_page *page, int64_t step, uint64_t seal_number
 
 /* ---- requests (trainer or cairnd) ---- */
 /* wanted_seq = max(wanted_seq, seq, or seq + 1 during an update); returns the seq that was asked for. The
- * caller rings the copier's eventfd unless the phase was UPDATING. */
+ * caller rings the copier's eventfd unless *ret_updating; the phase is read after wanted_seq was raised, so that
+ * either it or update_end sees the other. */
 uint64_t cut_request(struct control_page *page, bool *ret_updating);
 /* First outcome at or after `seq`: *ret_seq, status. CUT_NONE if there is none yet. */
 enum cut_outcome cut_outcome_find(const struct control_page *page, uint64_t seq, uint64_t *ret_seq, int *ret_status);
 void cut_outcome_set(struct control_page *page, uint64_t seq, enum cut_outcome outcome, int status);
+/* cairnd: the cut is durable: committed_step, committed_seq and the outcome COMMITTED, which nothing replaces. */
+void cut_committed(struct control_page *page, uint64_t seq, int64_t step);
 /* Sleep until an outcome is stored after `outcome_futex` had `seen`, or the deadline; TIMEOUT or 0. */
 int cut_outcome_wait(struct control_page *page, uint32_t seen, uint64_t deadline_ns, const struct clock_ops *clock);
 
@@ -149,7 +152,8 @@ int cut_outcome_wait(struct control_page *page, uint32_t seen, uint64_t deadline
  * before; then answers it. 0: claimed, *ret is the word now held. BUSY: nothing wanted, or UPDATING (update_end will
  * ring when wanted_seq > answered_seq, so a demand also raises wanted_seq). */
 int cut_copy_begin(struct control_page *page, bool demanded, struct cut_word *ret);
-/* Answer without copying: stores answered_seq and the outcome DECLINED with `status`. */
+/* Answer without copying: stores answered_seq and the outcome DECLINED with `status` (unless the cut at that seq is
+ * being written already). Changes the attempt, so that a gate which is about to sleep looks again. */
 void cut_decline(struct control_page *page, int status);
 /* Before each chunk: false once the word is no longer `mine`. Counts progress. */
 bool cut_copy_continue(struct control_page *page, struct cut_word mine);
@@ -159,7 +163,8 @@ int cut_copy_end(struct control_page *page, struct cut_word mine);
 void cut_copy_abandon(struct control_page *page, struct cut_word mine);
 
 /* ---- cairnd ---- */
-/* The copier is dead or abandoned: COPYING -> STABLE if the word still is COPYING. Returns whether it was. */
+/* The copier is dead or abandoned: COPYING -> STABLE if the word still is COPYING. Returns whether it was. In STABLE
+ * the attempt grows, so that a claim which the old copier was about to make fails (the fence in tests/model). */
 bool cut_copy_revoke(struct control_page *page);
 
 /* ---- ledger: one writer at a time, the owner of the buffer ---- */
