@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * state.h - everything that a step reads and that the configuration does not say: the state of a
+ * run. It is declared to libcairn in one place, so what is not here is not restored.
+ *
+ *     state_init(&st, cairn, &model, &settings, &error);   // memory, first values
+ *     state_declare(&st, cairn);                           // names every tensor and value
+ *     ... cairn_seal, cairn_restore ...
+ *     state_restored(&st);                                 // what is derived from the state
+ *     state_done(&st);
+ *
+ * Owner: the caller; tensors belong to the cairn handle and go with it. Tensors and host values
+ * change between cairn_update_begin and cairn_update_end only; the early-stop triple also after an
+ * evaluation (libcairn reads host values in cairn_update_end) and `running` in the forward pass
+ * (registered so). One thread.
+ */
+#ifndef CAIRN_TRAINER_STATE_H
+#define CAIRN_TRAINER_STATE_H
+
+#include "client/cairn.h"
+#include "trainer/model.h"
+#include "trainer/settings.h"
+
+struct state {
+        const struct model *model;
+        bool is_bf16, has_ema, running_is_wrong;
+
+        /* blocks in the model's layout */
+        void *parameters; /* float, or uint16_t for bf16 */
+        float *masters;   /* bf16 only */
+        float *moment1, *moment2;
+        float *ema;      /* with --ema only */
+        float *steps;    /* one a tensor, written by libcairn from the truths */
+        int64_t *truths; /* updates applied to each tensor */
+        float *running;  /* (C), --batchnorm-demo only */
+
+        /* host values */
+        int64_t samples, epoch;     /* seen; the position in the order of samples */
+        int64_t accumulation_phase; /* 0 at every cut */
+        int64_t ema_updates;
+        double loss_scale;              /* 1 when off */
+        int64_t good_steps;             /* since the scale last changed */
+        int64_t skipped, nonfinite_run; /* updates skipped; in a row */
+        uint64_t data_seed, dropout_seed;
+        double best_loss;
+        int64_t best_step, evaluations_without_gain; /* best_step -1: no evaluation yet */
+        double seconds;                              /* of training, over all restarts */
+
+        /* Not state: fp32 weights of the forward pass. The parameters, or made from bf16 ones. */
+        float *compute;
+        bool compute_is_own;
+};
+
+int state_init(struct state *st, struct cairn *c, const struct model *m, const struct settings *s,
+               struct cairn_error *reterr);
+void state_done(struct state *st);
+/* A negative status leaves its sentence in cairn_error_text. */
+int state_declare(struct state *st, struct cairn *c);
+void state_restored(struct state *st);
+/* After loading weights only: masters and average start from them. Inside an update. */
+void state_adopt_parameters(struct state *st);
+/* The fp32 weights that the optimizer updates. */
+static inline float *state_weights(const struct state *st) {
+        return st->is_bf16 ? st->masters : (float *) st->parameters;
+}
+
+#endif

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "trainer/update.h"
+#include "kernels/adamw.h"
+#include "kernels/nonfinite.h"
+#include "kernels/norm.h"
+#include <math.h>
+
+#define SCALE_MIN 0x1p-24
+#define SCALE_MAX 0x1p24
+/* A dynamic scale needs several halvings to recover from an overflow, a fixed one never does. */
+enum { NONFINITE_RUN_MAX = 3, NONFINITE_RUN_DYNAMIC_MAX = 48 };
+
+void update_examine(struct update *u, const struct state *st, const float *gradients,
+                    const struct settings *s) {
+        const struct model *m = st->model;
+        uint64_t nonfinite = 0;
+        double squared = 0.0;
+
+        for (size_t i = 0; i < m->tensor_count; i++) {
+                const float *g = gradients + m->tensor[i].offset;
+                nonfinite += nonfinite_count_f32(g, m->tensor[i].count);
+                squared += norm_squared_f32(g, m->tensor[i].count);
+        }
+        u->is_finite = nonfinite == 0;
+        u->norm = sqrt(squared) / st->loss_scale;
+        double factor = s->clip > 0 && u->norm > s->clip ? s->clip / u->norm : 1.0;
+        u->gradient_scale = (float) (factor / st->loss_scale);
+}
+
+static void adjust_scale(const struct update *u, struct state *st, const struct settings *s) {
+        if (s->loss_scale >= 0)
+                return;
+        if (!u->is_finite) {
+                st->loss_scale = fmax(st->loss_scale / 2, SCALE_MIN);
+                st->good_steps = 0;
+        } else if (++st->good_steps == s->loss_scale_growth) {
+                st->loss_scale = fmin(st->loss_scale * 2, SCALE_MAX);
+                st->good_steps = 0;
+        }
+}
+
+static void average_weights(struct state *st, const struct settings *s) {
+        st->ema_updates++;
+        /* Young averages follow faster: the first weights are noise. */
+        double n = (double) st->ema_updates, decay = fmin(s->ema, (1.0 + n) / (10.0 + n));
+        ema_update(st->ema, state_weights(st), st->model->block_count, (float) decay);
+}
+
+void update_apply(const struct update *u, struct state *st, const float *gradients,
+                  const struct settings *s, double rate) {
+        const struct model *m = st->model;
+        struct adamw a = {
+                .beta1 = s->beta1, .beta2 = s->beta2, .epsilon = s->epsilon, .learning_rate = rate};
+
+        adjust_scale(u, st, s);
+        st->nonfinite_run = u->is_finite ? 0 : st->nonfinite_run + 1;
+        if (!u->is_finite) {
+                st->skipped++;
+                return;
+        }
+        for (size_t i = 0; i < m->tensor_count; i++) {
+                const struct model_tensor *t = &m->tensor[i];
+                uint16_t *bf16 = st->is_bf16 ? (uint16_t *) st->parameters + t->offset : NULL;
+                a.weight_decay = t->is_matrix ? s->weight_decay : 0.0;
+                st->truths[i]++;
+                adamw_update(state_weights(st) + t->offset, bf16, st->moment1 + t->offset,
+                             st->moment2 + t->offset, gradients + t->offset, t->count, &a,
+                             st->truths[i], u->gradient_scale);
+        }
+        if (st->has_ema)
+                average_weights(st, s);
+        state_restored(st);
+}
+
+bool update_is_hopeless(const struct state *st, const struct settings *s) {
+        return st->nonfinite_run >=
+               (s->loss_scale < 0 ? NONFINITE_RUN_DYNAMIC_MAX : NONFINITE_RUN_MAX);
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * update.h - one optimizer step on the state: non-finite check and loss scale, clipping, AdamW,
+ * the average of the weights.
+ *
+ *     update_examine(&u, &st, gradients, &settings);       // reads only; before the gate
+ *     cairn_update_begin(c);
+ *     update_apply(&u, &st, gradients, &settings, rate);   // all stores to the state
+ *     cairn_update_end(c, step);
+ *
+ * A non-finite gradient skips the weights and their steps; the scale and the counters still change.
+ */
+#ifndef CAIRN_TRAINER_UPDATE_H
+#define CAIRN_TRAINER_UPDATE_H
+
+#include "trainer/state.h"
+
+struct update {
+        bool is_finite;
+        double norm;          /* of the unscaled gradient */
+        float gradient_scale; /* 1 / loss scale, clipping included */
+};
+
+/* gradients: a block in the model's layout, of the scaled loss. */
+void update_examine(struct update *u, const struct state *st, const float *gradients,
+                    const struct settings *s);
+void update_apply(const struct update *u, struct state *st, const float *gradients,
+                  const struct settings *s, double rate);
+/* Too many updates skipped in a row: the run cannot recover by itself. */
+bool update_is_hopeless(const struct state *st, const struct settings *s);
+
+#endif
