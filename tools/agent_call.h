@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * agent_call.h - one question to the agent of a run: connect, greet, ask, be answered.
+ */
+#ifndef CAIRN_TOOLS_AGENT_CALL_H
+#define CAIRN_TOOLS_AGENT_CALL_H
+
+#include "client/control.h"
+
+#define AGENT_GREET_NS (10 * NSEC_PER_SEC)
+
+/* Connect to the agent in charge of `run` and greet as a tool. UNREACHABLE says that the run is not
+ * running here. */
+int agent_call_open(struct control *c, const char *run, struct cairn_error *reterr);
+/* Bytes field of a message from text (borrowed); NULL is empty. */
+ProtobufCBinaryData agent_call_text(const char *text);
+
+#endif

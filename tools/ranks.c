@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/ranks.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void set_number(const char *name, uint64_t value) {
+        char text[32];
+        (void) snprintf(text, sizeof text, "%llu", (unsigned long long) value);
+        (void) setenv(name, text, 1);
+}
+
+/* A port that was free a moment ago; whoever binds it first has it. */
+static uint16_t free_port(void) {
+        struct sockaddr_in address = {.sin_family = AF_INET,
+                                      .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        socklen_t bytes = sizeof address;
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (fd < 0)
+                return 29500;
+        uint16_t port = 29500;
+        if (bind(fd, (struct sockaddr *) &address, sizeof address) == 0 &&
+            getsockname(fd, (struct sockaddr *) &address, &bytes) == 0)
+                port = ntohs(address.sin_port);
+        (void) close(fd);
+        return port;
+}
+
+static void child_exec(const struct ranks *r, uint32_t rank,
+                       const struct ranks_environment *environment, char **command) {
+        (void) setpgid(0, 0);
+        sigset_t none;
+        (void) sigemptyset(&none);
+        (void) sigprocmask(SIG_SETMASK, &none, NULL);
+        set_number("RANK", rank);
+        set_number("LOCAL_RANK", rank);
+        set_number("WORLD_SIZE", r->count);
+        set_number("LOCAL_WORLD_SIZE", r->count);
+        set_number("MASTER_PORT", r->master_port);
+        set_number("CAIRN_RESTART_COUNT", environment->restart);
+        (void) setenv("MASTER_ADDR", "127.0.0.1", 1);
+        (void) setenv("CAIRN_RUN", environment->run, 1);
+        (void) setenv("CAIRN_STORE", environment->store, 1);
+        (void) setenv("CAIRN_SOCKET", environment->socket, 1);
+        (void) execvp(command[0], command);
+        int code = errno == ENOENT ? 127 : 126;
+        fprintf(stderr, "cairn run: cannot start '%s': %s\n", command[0], strerror(errno));
+        _exit(code);
+}
+
+int ranks_spawn(struct ranks *r, uint32_t count, const struct ranks_environment *environment,
+                char **command, struct cairn_error *reterr) {
+        *r = (struct ranks){.count = count, .master_port = free_port()};
+        for (uint32_t i = 0; i < count; i++) {
+                pid_t pid = fork();
+                if (pid < 0) {
+                        int error_number = errno;
+                        ranks_signal(r, SIGKILL);
+                        return error_set_errno(reterr, error_number, "start rank", command[0]);
+                }
+                if (pid == 0)
+                        child_exec(r, i, environment, command);
+                (void) setpgid(pid, pid); /* both sides do it, whoever comes first */
+                r->all[i] = (struct rank_process){.pid = pid, .running = true};
+        }
+        return 0;
+}
+
+bool ranks_reap(struct ranks *r, pid_t pid, int wait_status) {
+        for (uint32_t i = 0; i < r->count; i++)
+                if (r->all[i].pid == pid && r->all[i].running) {
+                        r->all[i].running = false;
+                        r->all[i].wait_status = wait_status;
+                        return true;
+                }
+        return false;
+}
+
+uint32_t ranks_running(const struct ranks *r) {
+        uint32_t running = 0;
+        for (uint32_t i = 0; i < r->count; i++)
+                running += r->all[i].running;
+        return running;
+}
+
+void ranks_signal(const struct ranks *r, int signal_number) {
+        for (uint32_t i = 0; i < r->count; i++)
+                if (r->all[i].running)
+                        (void) kill(-r->all[i].pid, signal_number);
+}
+
+void ranks_clear(const struct ranks *r) {
+        for (uint32_t i = 0; i < r->count; i++)
+                if (r->all[i].pid > 0 && !r->all[i].running)
+                        (void) kill(-r->all[i].pid, SIGKILL);
+}
+
+uint32_t ranks_first_failed(const struct ranks *r) {
+        for (uint32_t i = 0; i < r->count; i++)
+                if (!r->all[i].running && r->all[i].wait_status != 0)
+                        return i;
+        return 0;
+}
+
+int ranks_exit_status(int wait_status) {
+        if (WIFEXITED(wait_status))
+                return WEXITSTATUS(wait_status);
+        return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : 70;
+}
+
+const char *ranks_describe(uint32_t rank, int wait_status, char *text, size_t bytes) {
+        if (WIFSIGNALED(wait_status)) {
+                const char *name = sigabbrev_np(WTERMSIG(wait_status));
+                (void) snprintf(text, bytes, "rank %u was killed by SIG%s", rank,
+                                name ? name : "?");
+        } else
+                (void) snprintf(text, bytes, "rank %u ended with status %d", rank,
+                                ranks_exit_status(wait_status));
+        return text;
+}

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cairn run - the options of a run; runner.c does the work.
+ */
+#include "tools/runner.h"
+#include "tools/store_view.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define EVERY_NS_DEFAULT (600 * NSEC_PER_SEC)
+#define MAX_RESTARTS_DEFAULT 10
+#define KEEP_LAST_DEFAULT 3
+
+struct run_arguments {
+        const char *run, *store, *mode, *every;
+};
+
+/* "100steps" or a time. */
+static bool parse_every(const char *text, struct runner_options *o) {
+        const char *unit = strstr(text, "step");
+        if (!unit)
+                return parse_duration(text, &o->every_ns) && o->every_ns > 0;
+        char number[32];
+        if ((strcmp(unit, "steps") != 0 && strcmp(unit, "step") != 0) ||
+            (size_t) (unit - text) >= sizeof number)
+                return false;
+        memcpy(number, text, (size_t) (unit - text));
+        number[unit - text] = '\0';
+        return parse_count(number, &o->every_steps) && o->every_steps > 0;
+}
+
+static bool parse_mode(const char *text, uint32_t *ret) {
+        static const char *const modes[] = {"fresh", "resume", "auto"};
+        for (uint32_t i = 0; i < 3; i++)
+                if (strcmp(text, modes[i]) == 0) {
+                        *ret = i + 1;
+                        return true;
+                }
+        return false;
+}
+
+static const char *missing_equals(const struct option_list *list) {
+        for (size_t i = 0; i < list->count; i++)
+                if (!strchr(list->items[i], '=') || list->items[i][0] == '=')
+                        return list->items[i];
+        return NULL;
+}
+
+/* The folder's name is what a person would have called the run. */
+static int default_run_name(char *name, size_t bytes, struct cairn_error *reterr) {
+        char folder[PATH_MAX];
+        if (!getcwd(folder, sizeof folder))
+                return error_set_errno(reterr, errno, "find the current folder", "");
+        const char *base = strrchr(folder, '/');
+        (void) snprintf(name, bytes, "%s", base && base[1] ? base + 1 : "run");
+        if (name_check_run(name, NULL) < 0)
+                return error_set(reterr, CAIRN_ERR_API, "name the run", name,
+                                 "the current folder's name cannot be one; give --run NAME");
+        return 0;
+}
+
+static int absolute_path(const char *path, char *ret, size_t bytes, struct cairn_error *reterr) {
+        char folder[PATH_MAX] = "";
+        if (*path != '/' && !getcwd(folder, sizeof folder))
+                return error_set_errno(reterr, errno, "find the current folder", "");
+        while (path[0] == '.' && path[1] == '/')
+                path += 2;
+        int n = *path == '/' ? snprintf(ret, bytes, "%s", path)
+                             : snprintf(ret, bytes, "%s/%s", folder, path);
+        if (n < 0 || (size_t) n >= bytes)
+                return error_set(reterr, CAIRN_ERR_API, "find store", path, "the path is too long");
+        return 0;
+}
+
+static int check(const struct command *self, const struct run_arguments *a,
+                 struct runner_options *o) {
+        const char *bad;
+        if (!parse_mode(a->mode, &o->mode))
+                return command_fail_text(self, CAIRN_ERR_API,
+                                         "--mode takes fresh, resume or auto, not '%s'", a->mode);
+        if (a->every && !parse_every(a->every, o))
+                return command_fail_text(
+                        self, CAIRN_ERR_API,
+                        "--every takes a time like 10m or a count like 100steps, not '%s'",
+                        a->every);
+        if (!a->every)
+                o->every_ns = EVERY_NS_DEFAULT;
+        if ((bad = missing_equals(&o->overrides)))
+                return command_fail_text(self, CAIRN_ERR_API,
+                                         "--override takes KEY=VALUE, not '%s'", bad);
+        if ((bad = missing_equals(&o->conversions)))
+                return command_fail_text(self, CAIRN_ERR_API,
+                                         "--convert takes GLOB=DTYPE, not '%s'", bad);
+        if (o->ranks < 1 || o->ranks > RANKS_MAX)
+                return command_fail_text(self, CAIRN_ERR_API, "--nproc-per-node takes 1 to %d",
+                                         RANKS_MAX);
+        if (o->keep_last < 1 || o->keep_last > 1000000)
+                return command_fail_text(self, CAIRN_ERR_API, "--keep-last takes 1 to 1000000");
+        if (o->has_from_step && o->mode == 3)
+                return command_fail_text(
+                        self, CAIRN_ERR_API,
+                        "--from goes back on purpose, which auto never does: use --mode resume");
+        if (o->has_from_step && o->init_from)
+                return command_fail_text(
+                        self, CAIRN_ERR_API,
+                        "--from continues a run and --init-from begins one: give one of them");
+        if (o->init_from && o->mode == 2)
+                return command_fail_text(self, CAIRN_ERR_API,
+                                         "--init-from begins a run and --mode resume continues "
+                                         "one: give one of them");
+        return 0;
+}
+
+int command_run(const struct command *self, int argc, char **argv) {
+        struct run_arguments a = {.run = getenv("CAIRN_RUN"), .mode = "fresh"};
+        struct runner_options o = {
+                .max_restarts = MAX_RESTARTS_DEFAULT, .ranks = 1, .keep_last = KEEP_LAST_DEFAULT};
+        bool mode_given = false;
+        size_t count;
+        int rest;
+        const struct option_row rows[] = {
+                {"--run", "NAME", OPTION_STRING, &a.run,
+                 "the run's name (default: $CAIRN_RUN, this folder's name)", NULL},
+                {"--store", "S", OPTION_STRING, &a.store,
+                 "where checkpoints go (default: $CAIRN_STORE, ./cairn-store)", NULL},
+                {"--mode", "M", OPTION_STRING, &a.mode,
+                 "fresh (default), resume, or auto: resume if there is something", &mode_given},
+                {"--from", "STEP", OPTION_STEP, &o.from_step,
+                 "go back to that checkpoint on purpose (with resume)", &o.has_from_step},
+                {"--init-from", "CKPT", OPTION_STRING, &o.init_from,
+                 "begin with the weights of another checkpoint", NULL},
+                {"--every", "PERIOD", OPTION_STRING, &a.every,
+                 "checkpoint period: 10m (default) or 100steps", NULL},
+                {"--keep-last", "N", OPTION_COUNT, &o.keep_last, "checkpoints to keep (default 3)",
+                 NULL},
+                {"--max-restarts", "N", OPTION_COUNT, &o.max_restarts,
+                 "restarts in a row without a new checkpoint (default 10)", NULL},
+                {"--nproc-per-node", "N", OPTION_COUNT, &o.ranks,
+                 "ranks on this machine (default 1)", NULL},
+                {"--override", "K=V", OPTION_LIST, &o.overrides,
+                 "a setting that may differ from the checkpoint's", NULL},
+                {"--convert", "GLOB=DTYPE", OPTION_LIST, &o.conversions,
+                 "tensors that may change their type on restore", NULL},
+        };
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        int r = options_parse(self, OPTION_ROWS(rows), argc, argv, NULL, 0, &count, &rest);
+        if (r != 0)
+                return r < 0 ? status_exit_code(CAIRN_ERR_API) : 0;
+        if (rest >= argc)
+                return command_fail_text(self, CAIRN_ERR_API, "which command? usage: cairn run %s",
+                                         self->arguments);
+        if (o.has_from_step && !mode_given)
+                a.mode = "resume"; /* there is nothing else that --from can mean */
+        r = check(self, &a, &o);
+        if (r != 0)
+                return r;
+        char name[RUN_NAME_BYTES_MAX + 1];
+        if (!a.run || !*a.run) {
+                if (default_run_name(name, sizeof name, &e) < 0)
+                        return command_fail(self, &e);
+                a.run = name;
+        }
+        o.run = a.run;
+        o.command = argv + rest;
+        if (name_check_run(o.run, &e) < 0 ||
+            absolute_path(store_view_default(a.store), o.store, sizeof o.store, &e) < 0)
+                return command_fail(self, &e);
+        return runner_main(self, &o);
+}

@@ -1,0 +1,501 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/runner.h"
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "tools/agent_call.h"
+#include "tools/agent_process.h"
+#include "tools/process_tree.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define AGENT_START_NS (20 * NSEC_PER_SEC)
+#define AGENT_RETRY_NS (50 * NSEC_PER_MSEC)
+#define AGENT_END_NS (90 * NSEC_PER_SEC)
+#define SYSTEM_AGENT_NS (60 * NSEC_PER_SEC)
+#define REQUEST_NS (300 * NSEC_PER_SEC)
+#define STOP_DEADLINE_NS (120 * NSEC_PER_SEC)
+#define PEER_RANKS_END_NS (10 * NSEC_PER_SEC) /* ranks whose fellow failed: SIGTERM, then SIGKILL \
+                                               */
+#define BACKOFF_NS (200 * NSEC_PER_MSEC)
+#define BACKOFF_NS_MAX (30 * NSEC_PER_SEC)
+
+/* Exit statuses after which another start cannot do better (DESIGN section 9), and 75: the machine
+ * is going away. */
+static bool is_final(int code) {
+        static const int codes[] = {64, 65, 66, 73, 75, 77, 78};
+        for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++)
+                if (codes[i] == code)
+                        return true;
+        return false;
+}
+
+struct runner {
+        const struct command *command;
+        const struct runner_options *options;
+        struct control agent;
+        char socket[PATH_MAX];
+        bool system_agent;
+        pid_t agent_pid; /* private agent; 0: none */
+        int signal_fd;
+        struct ranks ranks;
+        uint64_t generation, restart, restarts_without_commit;
+        int64_t committed_step;
+        bool finished; /* the run is complete, as the agent recorded */
+        unsigned interrupts;
+        int stop_signal;          /* the first of SIGINT, SIGTERM; 0 while none came */
+        uint64_t end_ranks_at_ns; /* SIGKILL to those that still run; 0: not set */
+};
+
+static void say(const struct runner *r, const char *format, ...)
+        __attribute__((format(printf, 2, 3)));
+static void say(const struct runner *r, const char *format, ...) {
+        char text[1024];
+        va_list arguments;
+        va_start(arguments, format);
+        (void) vsnprintf(text, sizeof text, format, arguments);
+        va_end(arguments);
+        fprintf(stderr, "cairn run: %s: %s\n", r->options->run, text);
+}
+
+/* ---- the agent ---- */
+
+/* The agent watches us, as we watch the ranks: our pidfd goes with Start. */
+static int own_pidfd(void) {
+        return (int) syscall(SYS_pidfd_open, getpid(), 0);
+}
+
+static int connect_and_greet(struct runner *r, uint64_t deadline_ns, struct cairn_error *reterr) {
+        for (;;) {
+                struct cairn_error e = CAIRN_ERROR_INIT;
+                int status = control_connect(&r->agent, r->socket, &e);
+                if (status == 0)
+                        status = control_greet(&r->agent, CAIRN__CONTROL__PEER_KIND__PEER_RUNNER,
+                                               r->options->run, deadline_ns, &e);
+                bool retry = status == CAIRN_ERR_UNREACHABLE || status == CAIRN_ERR_PEER;
+                if (status == 0 || !retry || clock_now(&clock_system) > deadline_ns) {
+                        if (status < 0 && reterr)
+                                *reterr = e;
+                        return status;
+                }
+                int wait_status;
+                if (r->agent_pid > 0 &&
+                    waitpid(r->agent_pid, &wait_status, WNOHANG) == r->agent_pid) {
+                        r->agent_pid = 0;
+                        return error_set(reterr, CAIRN_ERR_UNREACHABLE, "start agent", r->socket,
+                                         "cairnd ended with status %d",
+                                         ranks_exit_status(wait_status));
+                }
+                clock_system.sleep_ns(clock_system.context, AGENT_RETRY_NS);
+        }
+}
+
+static int agent_start(struct runner *r, struct cairn_error *reterr) {
+        TRY(agent_process_start(r->options->store, r->socket, -1, &r->agent_pid, reterr));
+        return connect_and_greet(r, clock_now(&clock_system) + AGENT_START_NS, reterr);
+}
+
+/* The run's agent: the system's where there is one, else a private one. A private one that answers
+ * belongs to another `cairn run` of the same run, which must not have two. */
+static int agent_find(struct runner *r, struct cairn_error *reterr) {
+        TRY(agent_process_socket(r->options->run, r->socket, sizeof r->socket, &r->system_agent,
+                                 reterr));
+        if (r->system_agent)
+                return connect_and_greet(r, clock_now(&clock_system) + AGENT_START_NS, reterr);
+        if (control_connect(&r->agent, r->socket, NULL) == 0) {
+                control_close(&r->agent);
+                return error_set(reterr, CAIRN_ERR_EXISTS, "start run", r->options->run,
+                                 "it is running already; `cairn status %s` shows it, `cairn stop "
+                                 "%s` ends it",
+                                 r->options->run, r->options->run);
+        }
+        return agent_start(r, reterr);
+}
+
+/* ---- signals and children ---- */
+
+static void ask_to_stop(struct runner *r) {
+        Cairn__Control__StopRequest request = CAIRN__CONTROL__STOP_REQUEST__INIT;
+        request.run = agent_call_text(r->options->run);
+        request.deadline_ns = STOP_DEADLINE_NS;
+        Cairn__Control__Envelope envelope = CAIRN__CONTROL__ENVELOPE__INIT;
+        CONTROL_SET(&envelope, STOP_REQUEST, stop_request, &request);
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        if (control_send(&r->agent, &envelope, NULL, 0, clock_now(&clock_system) + NSEC_PER_SEC,
+                         NULL, &e) == 0)
+                return;
+        log_error(LOG_LEVEL_WARNING, "ask the agent to stop the run", &e);
+        ranks_signal(&r->ranks, SIGTERM);
+}
+
+static void on_stop_signal(struct runner *r, int signal_number) {
+        r->interrupts++;
+        if (r->interrupts > 1) {
+                say(r, "ending at once");
+                ranks_signal(&r->ranks, SIGKILL);
+                return;
+        }
+        r->stop_signal = signal_number;
+        say(r, "one snapshot, then an orderly end (again: end at once)");
+        if (ranks_running(&r->ranks) > 0)
+                ask_to_stop(r);
+}
+
+static void reap(struct runner *r) {
+        int wait_status;
+        for (pid_t pid; (pid = waitpid(-1, &wait_status, WNOHANG)) > 0;) {
+                if (pid == r->agent_pid) {
+                        r->agent_pid = 0;
+                        continue;
+                }
+                if (ranks_reap(&r->ranks, pid, wait_status) && wait_status != 0 &&
+                    r->end_ranks_at_ns == 0 && ranks_running(&r->ranks) > 0) {
+                        /* the group cannot go on without it */
+                        ranks_signal(&r->ranks, SIGTERM);
+                        r->end_ranks_at_ns = clock_now(&clock_system) + PEER_RANKS_END_NS;
+                }
+        }
+}
+
+static void on_signals(struct runner *r) {
+        struct signalfd_siginfo info;
+        while (read(r->signal_fd, &info, sizeof info) == sizeof info)
+                if (info.ssi_signo == SIGCHLD)
+                        reap(r);
+                else
+                        on_stop_signal(r, (int) info.ssi_signo);
+}
+
+/* Wait for a signal or the agent, at most until the deadline. Returns whether the agent's socket is
+ * readable. */
+static bool runner_wait(struct runner *r, uint64_t deadline_ns) {
+        struct pollfd fds[] = {{.fd = r->signal_fd, .events = POLLIN},
+                               {.fd = r->agent.socket, .events = POLLIN}};
+        if (r->end_ranks_at_ns && r->end_ranks_at_ns < deadline_ns)
+                deadline_ns = r->end_ranks_at_ns;
+        (void) poll(fds, 2, clock_poll_timeout(&clock_system, deadline_ns));
+        if (fds[0].revents)
+                on_signals(r);
+        if (r->end_ranks_at_ns && clock_now(&clock_system) >= r->end_ranks_at_ns) {
+                ranks_signal(&r->ranks, SIGKILL);
+                r->end_ranks_at_ns = clock_now(&clock_system) + NSEC_PER_SEC;
+        }
+        return fds[1].revents != 0;
+}
+
+/* Ask and wait for the answer while signals and children are served. */
+static int ask(struct runner *r, Cairn__Control__Envelope *e, const int *fds, size_t fd_count,
+               Cairn__Control__Envelope__BodyCase expected, Cairn__Control__Envelope **ret,
+               struct cairn_error *reterr) {
+        uint64_t id, deadline_ns = clock_now(&clock_system) + REQUEST_NS;
+        TRY(control_send(&r->agent, e, fds, fd_count, deadline_ns, &id, reterr));
+        for (;;) {
+                if (runner_wait(r, deadline_ns)) {
+                        int status = control_receive(&r->agent, id, 0, ret, NULL, reterr);
+                        if (status == 0 && (*ret)->body_case != expected)
+                                return error_set(reterr, CAIRN_ERR_CORRUPT, "speak to the agent",
+                                                 r->socket,
+                                                 "an unexpected answer: agent and `cairn` are of "
+                                                 "different versions");
+                        if (status != CAIRN_ERR_BUSY)
+                                return status;
+                }
+                if (clock_now(&clock_system) >= deadline_ns)
+                        return error_set(reterr, CAIRN_ERR_TIMEOUT, "ask the agent", r->socket,
+                                         "it did not answer");
+        }
+}
+
+/* ---- the conversation ---- */
+
+static size_t fill_pairs(const struct option_list *list, Cairn__Control__Pair *pairs,
+                         Cairn__Control__Pair **pointers) {
+        for (size_t i = 0; i < list->count; i++) {
+                const char *equals = strchr(list->items[i], '=');
+                cairn__control__pair__init(&pairs[i]);
+                pairs[i].key =
+                        (ProtobufCBinaryData){.len = (size_t) (equals - list->items[i]),
+                                              .data = (uint8_t *) (uintptr_t) list->items[i]};
+                pairs[i].value = agent_call_text(equals + 1);
+                pointers[i] = &pairs[i];
+        }
+        return list->count;
+}
+
+/* Start, or go on in `generation` after the agent was lost. */
+static int send_start(struct runner *r, uint64_t generation, Cairn__Control__Started **ret,
+                      struct cairn_error *reterr) {
+        const struct runner_options *o = r->options;
+        Cairn__Control__Start start = CAIRN__CONTROL__START__INIT;
+        Cairn__Control__Pair overrides[64], conversions[64], *override_pointers[64],
+                *conversion_pointers[64];
+        start.run = agent_call_text(o->run);
+        start.store = agent_call_text(o->store);
+        start.world = (uint32_t) o->ranks;
+        start.mode = o->mode;
+        start.from_step = o->from_step;
+        start.has_from_step = o->has_from_step;
+        start.init_from = agent_call_text(o->init_from);
+        start.overrides = override_pointers;
+        start.n_overrides = fill_pairs(&o->overrides, overrides, override_pointers);
+        start.conversions = conversion_pointers;
+        start.n_conversions = fill_pairs(&o->conversions, conversions, conversion_pointers);
+        start.every_steps = o->every_steps;
+        start.every_ns = o->every_ns;
+        start.keep_last = o->keep_last;
+        start.restart = r->restart;
+        start.create_store = o->mode == 1;
+        start.generation = generation;
+        start.socket_note = agent_call_text(r->system_agent ? "system" : "embedded");
+        Cairn__Control__Envelope envelope = CAIRN__CONTROL__ENVELOPE__INIT, *reply;
+        CONTROL_SET(&envelope, START, start, &start);
+        _cleanup_close_ int pidfd = own_pidfd();
+        if (pidfd < 0)
+                return error_set_errno(reterr, errno, "open own pidfd", "");
+        TRY(ask(r, &envelope, &pidfd, 1, CONTROL_REPLY(STARTED), &reply, reterr));
+        *ret = reply->started;
+        return 0;
+}
+
+/* The agent is gone while ranks run or settle: get it back. They go on meanwhile. */
+static int agent_recover(struct runner *r, struct cairn_error *reterr) {
+        Cairn__Control__Started *started;
+        control_close(&r->agent);
+        if (r->system_agent)
+                TRY(connect_and_greet(r, clock_now(&clock_system) + SYSTEM_AGENT_NS, reterr));
+        else {
+                if (r->agent_pid > 0) { /* it hung up but lives: end it, it must not be two */
+                        (void) kill(r->agent_pid, SIGKILL);
+                        (void) waitpid(r->agent_pid, NULL, 0);
+                        r->agent_pid = 0;
+                }
+                say(r, "the agent died; starting it again");
+                TRY(agent_start(r, reterr));
+        }
+        TRY(send_start(r, r->generation, &started, reterr));
+        if (r->stop_signal && ranks_running(&r->ranks) > 0)
+                ask_to_stop(r);
+        return 0;
+}
+
+/* Answers that nobody waits for, and the end of the connection. */
+static void drain_agent(struct runner *r) {
+        Cairn__Control__Envelope *ignored;
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        int status = control_receive(&r->agent, 0, 0, &ignored, NULL, &e);
+        if (status == 0 || status == CAIRN_ERR_BUSY)
+                return;
+        if (agent_recover(r, &e) < 0) {
+                log_error(LOG_LEVEL_ERROR, "training goes on without checkpoints", &e);
+                control_close(&r->agent);
+        }
+}
+
+/* Tell the agent how each rank ended and wait until what it left in flight is committed or given
+ * up. */
+static int settle(struct runner *r, struct cairn_error *reterr) {
+        for (uint32_t rank = 0; rank < r->ranks.count; rank++) {
+                Cairn__Control__RankExit exit_message = CAIRN__CONTROL__RANK_EXIT__INIT;
+                exit_message.run = agent_call_text(r->options->run);
+                exit_message.rank = rank;
+                exit_message.wait_status = r->ranks.all[rank].wait_status;
+                Cairn__Control__Envelope envelope = CAIRN__CONTROL__ENVELOPE__INIT, *reply;
+                CONTROL_SET(&envelope, RANK_EXIT, rank_exit, &exit_message);
+                int status =
+                        ask(r, &envelope, NULL, 0, CONTROL_REPLY(RANK_SETTLED), &reply, reterr);
+                if (status == CAIRN_ERR_PEER) {
+                        TRY(agent_recover(r, reterr));
+                        status = ask(r, &envelope, NULL, 0, CONTROL_REPLY(RANK_SETTLED), &reply,
+                                     reterr);
+                }
+                if (status < 0)
+                        return status;
+                if (reply->rank_settled->committed_step > r->committed_step) {
+                        r->committed_step = reply->rank_settled->committed_step;
+                        r->restarts_without_commit = 0;
+                }
+                r->finished = r->finished || reply->rank_settled->finished;
+        }
+        return 0;
+}
+
+static void announce(const struct runner *r, const Cairn__Control__Started *s) {
+        char note[600], checkpoint[300];
+        text_escape(note, sizeof note, (const char *) s->note.data, s->note.len);
+        text_escape(checkpoint, sizeof checkpoint, (const char *) s->checkpoint.data,
+                    s->checkpoint.len);
+        if (*note)
+                say(r, "%s", note);
+        if (s->checkpoint.len == 0)
+                say(r, "starts fresh; checkpoints go to %s/%s", r->options->store, r->options->run);
+        else if (s->mode == 4)
+                say(r, "starts fresh with the weights of %s", checkpoint);
+        else
+                say(r, "resumes step %" PRId64 " from %s", s->checkpoint_step, checkpoint);
+}
+
+/* One life of the group: generation, ranks, their end, settlement. *ret_done: there was nothing to
+ * run. */
+static int run_once(struct runner *r, bool *ret_done, struct cairn_error *reterr) {
+        Cairn__Control__Started *started;
+        int status = send_start(r, 0, &started, reterr);
+        if (status ==
+            CAIRN_ERR_PEER) { /* the agent died between two lives: nothing of ours was running */
+                control_close(&r->agent);
+                TRY(r->system_agent ? connect_and_greet(
+                                              r, clock_now(&clock_system) + SYSTEM_AGENT_NS, reterr)
+                                    : agent_start(r, reterr));
+                status = send_start(r, 0, &started, reterr);
+        }
+        if (status < 0)
+                return status;
+        if (started->finished_reason.len > 0) {
+                char reason[200];
+                text_escape(reason, sizeof reason, (const char *) started->finished_reason.data,
+                            started->finished_reason.len);
+                say(r, "is finished (%s); nothing to do", reason);
+                *ret_done = true;
+                return 0;
+        }
+        r->generation = started->generation;
+        if (started->checkpoint.len > 0 && started->mode == 2)
+                r->committed_step = started->checkpoint_step;
+        announce(r, started);
+        const struct ranks_environment environment = {.run = r->options->run,
+                                                      .store = r->options->store,
+                                                      .socket = r->socket,
+                                                      .restart = r->restart};
+        r->end_ranks_at_ns = 0;
+        if (r->stop_signal)
+                return 0; /* asked to end before it began */
+        TRY(ranks_spawn(&r->ranks, (uint32_t) r->options->ranks, &environment, r->options->command,
+                        reterr));
+        while (ranks_running(&r->ranks) > 0)
+                if (runner_wait(r, clock_now(&clock_system) + NSEC_PER_SEC))
+                        drain_agent(r);
+        ranks_clear(&r->ranks);
+        return settle(r, reterr);
+}
+
+static int stop_code(const struct runner *r, int child_code) {
+        if (child_code != 0 && child_code != 75 && child_code < 128)
+                return child_code;
+        return r->stop_signal == SIGTERM ? 75 : 130;
+}
+
+/* Decide about another life. Returns the exit status, or -1 to restart. */
+static int after_life(struct runner *r) {
+        uint32_t rank = ranks_first_failed(&r->ranks);
+        int wait_status = r->ranks.count > 0 ? r->ranks.all[rank].wait_status : 0;
+        int code = ranks_exit_status(wait_status);
+        char what[128];
+        if (r->stop_signal)
+                return stop_code(r, code);
+        if (code == 0 || is_final(code))
+                return code;
+        ranks_describe(rank, wait_status, what, sizeof what);
+        if (r->restarts_without_commit >= r->options->max_restarts) {
+                say(r, "%s; giving up after %" PRIu64 " restarts without a new checkpoint", what,
+                    r->restarts_without_commit);
+                return code;
+        }
+        uint64_t backoff_ns = BACKOFF_NS
+                              << (r->restarts_without_commit < 8 ? r->restarts_without_commit : 8);
+        r->restarts_without_commit++;
+        r->restart++;
+        if (r->committed_step >= 0)
+                say(r, "%s; restart %" PRIu64 " from step %" PRId64, what, r->restart,
+                    r->committed_step);
+        else
+                say(r, "%s; restart %" PRIu64 " from the beginning", what, r->restart);
+        uint64_t until_ns = clock_now(&clock_system) +
+                            (backoff_ns < BACKOFF_NS_MAX ? backoff_ns : BACKOFF_NS_MAX);
+        while (!r->stop_signal && clock_now(&clock_system) < until_ns)
+                if (runner_wait(r, until_ns))
+                        drain_agent(r);
+        return r->stop_signal ? stop_code(r, 0) : -1;
+}
+
+/* ---- the end ---- */
+
+static void end_run(struct runner *r, int code) {
+        const char *reason = r->stop_signal ? "stopped"
+                             : code == 0    ? "completed"
+                             : code == 75   ? "preempted"
+                                            : "failed";
+        Cairn__Control__End end = CAIRN__CONTROL__END__INIT;
+        end.run = agent_call_text(r->options->run);
+        end.reason = agent_call_text(reason);
+        end.code = code;
+        Cairn__Control__Envelope envelope = CAIRN__CONTROL__ENVELOPE__INIT, *reply;
+        CONTROL_SET(&envelope, END, end, &end);
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        if (r->agent.socket >= 0 && ask(r, &envelope, NULL, 0, CONTROL_REPLY(DONE), &reply, &e) < 0)
+                log_error(LOG_LEVEL_WARNING, "end the run", &e);
+        control_close(&r->agent);
+}
+
+/* The private agent ends by itself after End; one that does not is ended. */
+static void end_agent(struct runner *r) {
+        uint64_t deadline_ns = clock_now(&clock_system) + AGENT_END_NS;
+        while (r->agent_pid > 0 && clock_now(&clock_system) < deadline_ns && r->interrupts < 2)
+                (void) runner_wait(r, clock_now(&clock_system) + 100 * NSEC_PER_MSEC);
+        if (r->agent_pid > 0) {
+                say(r, "the agent did not end in time; it is killed");
+                (void) kill(r->agent_pid, SIGKILL);
+                (void) waitpid(r->agent_pid, NULL, 0);
+        }
+        (void) process_tree_kill_descendants(getpid());
+}
+
+static int runner_init(struct runner *r, struct cairn_error *reterr) {
+        sigset_t signals;
+        (void) sigemptyset(&signals);
+        (void) sigaddset(&signals, SIGCHLD);
+        (void) sigaddset(&signals, SIGINT);
+        (void) sigaddset(&signals, SIGTERM);
+        (void) sigaddset(&signals, SIGHUP);
+        if (sigprocmask(SIG_BLOCK, &signals, NULL) < 0)
+                return error_set_errno(reterr, errno, "block signals", "");
+        (void) signal(SIGPIPE, SIG_IGN);
+        if (prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
+                return error_set_errno(reterr, errno, "become a subreaper", "");
+        r->signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+        if (r->signal_fd < 0)
+                return error_set_errno(reterr, errno, "open signalfd", "");
+        control_init(&r->agent, &clock_system);
+        return agent_find(r, reterr);
+}
+
+int runner_main(const struct command *self, const struct runner_options *options) {
+        struct runner r = {
+                .command = self, .options = options, .signal_fd = -1, .committed_step = -1};
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        int code, status = runner_init(&r, &e);
+        bool done = false;
+        if (status < 0)
+                code = command_fail(self, &e);
+        else
+                do {
+                        status = run_once(&r, &done, &e);
+                        code = status < 0 ? command_fail(self, &e) : done ? 0 : after_life(&r);
+                } while (code < 0);
+        ranks_signal(&r.ranks, SIGKILL);
+        if (status == 0 && !done)
+                end_run(&r, code);
+        control_done(&r.agent);
+        end_agent(&r);
+        cleanup_close(&r.signal_fd);
+        return code;
+}
