@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "format/dtype.h"
 
+#include <assert.h>
 #include <float.h>
 #include <math.h>
 #include <string.h>

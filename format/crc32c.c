@@ -104,43 +104,57 @@ uint32_t crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t bytes_b) {
 #define STREAM_BYTES_MIN ((size_t) 512 * 1024)
 
 /* Bytes of a stream, and the powers of x that join three of them. */
-#define LONG 1024
-#define LONG_FAR 0xa51b6135u
-#define LONG_NEAR 0x170076fau
+#define LONG 4096
+#define LONG_FAR 0x54a86326u
+#define LONG_NEAR 0x82f89c77u
 #define SHORT 128
 #define SHORT_FAR 0xb9e02b86u
 #define SHORT_NEAR 0x0d3b6092u
 
-enum copy_mode { COPY_NONE, COPY_CACHED, COPY_STREAMED };
+/* How far ahead of a stream to ask for its lines: three streams at once are more than the hardware
+ * follows by itself. */
+#define PREFETCH_BYTES (3 * LONG)
 
-TARGET_INLINE uint64_t step(enum copy_mode mode, unsigned char *target, const unsigned char *source,
-                            uint64_t state) {
+TARGET_INLINE uint64_t step(uint64_t state, const unsigned char *source) {
         uint64_t w;
         memcpy(&w, source, sizeof w);
-        if (mode == COPY_CACHED)
-                memcpy(target, &w, sizeof w);
-        else if (mode == COPY_STREAMED)
-                _mm_stream_si64((long long *) (void *) target, (long long) w);
         return _mm_crc32_u64(state, w);
+}
+
+/* Target is 64-byte aligned, bytes a multiple of 64. */
+TARGET_INLINE void copy_streamed(unsigned char *target, const unsigned char *source, size_t bytes) {
+        for (size_t i = 0; i < bytes; i += 64)
+                for (size_t k = i; k < i + 64; k += 16)
+                        _mm_stream_si128((__m128i *) (void *) (target + k),
+                                         _mm_loadu_si128((const void *) (source + k)));
 }
 
 /* A block of 3 * stream_bytes. The instruction has a latency of three and starts once a cycle, so
  * three independent streams keep it busy. They are joined by multiplying the earlier two by the
- * power of x that the later bytes stand for: carry-less product, reduced by one more CRC
- * instruction, which itself multiplies by x^33; far = x^(16 * stream_bytes - 33), near = x^(8 *
- * stream_bytes - 33). */
-TARGET_INLINE uint64_t three_streams(enum copy_mode mode, unsigned char *target,
-                                     const unsigned char *source, size_t stream_bytes, uint32_t far,
-                                     uint32_t near, uint64_t state) {
+ * power of x that the later bytes stand for: a carry-less product, reduced by one more CRC
+ * instruction, which itself multiplies by x^33. So far = x^(16 * stream_bytes - 33) and
+ * near = x^(8 * stream_bytes - 33). Meanwhile the block `behind` is copied, if there is one. */
+TARGET_INLINE uint64_t three_streams(uint64_t state, const unsigned char *source,
+                                     size_t stream_bytes, uint32_t far, uint32_t near,
+                                     unsigned char *behind_target, const unsigned char *behind) {
         uint64_t a = state, b = 0, c = 0;
 
-        for (size_t i = 0; i < stream_bytes; i += 64)
-                for (size_t k = i; k < i + 64; k += 8) {
-                        size_t kb = k + stream_bytes, kc = kb + stream_bytes;
-                        a = step(mode, target + k, source + k, a);
-                        b = step(mode, target + kb, source + kb, b);
-                        c = step(mode, target + kc, source + kc, c);
+        for (size_t i = 0; i < stream_bytes; i += 64) {
+                const unsigned char *pa = source + i, *pb = pa + stream_bytes;
+                const unsigned char *pc = pb + stream_bytes;
+                if (stream_bytes == LONG) {
+                        __builtin_prefetch(pa + PREFETCH_BYTES);
+                        __builtin_prefetch(pb + PREFETCH_BYTES);
+                        __builtin_prefetch(pc + PREFETCH_BYTES);
                 }
+                if (behind)
+                        copy_streamed(behind_target + 3 * i, behind + 3 * i, 192);
+                for (size_t k = 0; k < 64; k += 8) {
+                        a = step(a, pa + k);
+                        b = step(b, pb + k);
+                        c = step(c, pc + k);
+                }
+        }
         __m128i first = _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long) a),
                                              _mm_cvtsi64_si128((long long) far), 0);
         __m128i second = _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long) b),
@@ -149,44 +163,61 @@ TARGET_INLINE uint64_t three_streams(enum copy_mode mode, unsigned char *target,
         return _mm_crc32_u64(0, joined) ^ c;
 }
 
-TARGET_INLINE uint64_t run(enum copy_mode mode, unsigned char *target, const unsigned char *source,
-                           size_t bytes, uint64_t state) {
-        size_t at = 0;
-
-        for (; bytes - at >= 3 * LONG; at += 3 * LONG)
-                state = three_streams(mode, target + at, source + at, LONG, LONG_FAR, LONG_NEAR,
-                                      state);
-        for (; bytes - at >= 3 * SHORT; at += 3 * SHORT)
-                state = three_streams(mode, target + at, source + at, SHORT, SHORT_FAR, SHORT_NEAR,
-                                      state);
-        for (; bytes - at >= 8; at += 8)
-                state = step(mode, target + at, source + at, state);
-        for (; at < bytes; at++) {
-                state = _mm_crc32_u8((uint32_t) state, source[at]);
-                if (mode != COPY_NONE)
-                        target[at] = source[at];
-        }
+TARGET static uint64_t run(uint64_t state, const unsigned char *source, size_t bytes) {
+        for (; bytes >= 3 * LONG; bytes -= 3 * LONG, source += 3 * LONG)
+                state = three_streams(state, source, LONG, LONG_FAR, LONG_NEAR, NULL, NULL);
+        for (; bytes >= 3 * SHORT; bytes -= 3 * SHORT, source += 3 * SHORT)
+                state = three_streams(state, source, SHORT, SHORT_FAR, SHORT_NEAR, NULL, NULL);
+        for (; bytes >= 8; bytes -= 8, source += 8)
+                state = step(state, source);
+        for (; bytes > 0; bytes--, source++)
+                state = _mm_crc32_u8((uint32_t) state, *source);
         return state;
 }
 
-/* Without a copy the target is never touched; it only has to be a pointer that one may add to. */
 TARGET static uint32_t fast(uint32_t crc, const unsigned char *data, size_t bytes) {
-        return ~(uint32_t) run(COPY_NONE, (unsigned char *) (uintptr_t) data, data, bytes,
-                               (uint32_t) ~crc);
+        return ~(uint32_t) run((uint32_t) ~crc, data, bytes);
+}
+
+/* Smaller copies go block by block: memcpy reads what the checksum has just brought into the cache.
+ */
+TARGET static uint64_t copy_cached(uint64_t state, unsigned char *target,
+                                   const unsigned char *source, size_t bytes) {
+        for (; bytes > 3 * LONG; bytes -= 3 * LONG, target += 3 * LONG, source += 3 * LONG) {
+                state = three_streams(state, source, LONG, LONG_FAR, LONG_NEAR, NULL, NULL);
+                memcpy(target, source, 3 * LONG);
+        }
+        state = run(state, source, bytes);
+        memcpy(target, source, bytes);
+        return state;
+}
+
+/* Large ones store past the caches, one block behind the checksum, so that loads, checksum and
+ * stores overlap. Stores from inside the three streams would fill lines a page apart at once, which
+ * write-combining buffers do badly. */
+TARGET static uint64_t copy_large(uint64_t state, unsigned char *target,
+                                  const unsigned char *source, size_t bytes) {
+        size_t head = (size_t) (-(uintptr_t) target & 63); /* streaming stores want whole lines */
+        size_t behind = 0;
+
+        state = copy_cached(state, target, source, head);
+        target += head, source += head, bytes -= head;
+        for (; bytes >= 3 * LONG; bytes -= 3 * LONG, target += 3 * LONG, source += 3 * LONG) {
+                state = three_streams(state, source, LONG, LONG_FAR, LONG_NEAR, target - behind,
+                                      behind ? source - behind : NULL);
+                behind = 3 * LONG;
+        }
+        copy_streamed(target - behind, source - behind, behind);
+        _mm_sfence();
+        return copy_cached(state, target, source, bytes);
 }
 
 TARGET static uint32_t fast_copy(uint32_t crc, unsigned char *target, const unsigned char *source,
                                  size_t bytes) {
         uint64_t state = (uint32_t) ~crc;
 
-        if (bytes < STREAM_BYTES_MIN)
-                return ~(uint32_t) run(COPY_CACHED, target, source, bytes, state);
-        /* Streaming stores fill whole lines only where the target begins one. */
-        size_t head = (size_t) (-(uintptr_t) target & 63);
-        state = run(COPY_CACHED, target, source, head, state);
-        state = run(COPY_STREAMED, target + head, source + head, bytes - head, state);
-        _mm_sfence();
-        return ~(uint32_t) state;
+        return ~(uint32_t) (bytes < STREAM_BYTES_MIN ? copy_cached(state, target, source, bytes)
+                                                     : copy_large(state, target, source, bytes));
 }
 
 static bool has_fast(void) {

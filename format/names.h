@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * names.h - the path names of a store, made and parsed in one place. Steps and generations are compared as
- * numbers, never as text (B52).
+ * names.h - the path names of a store, made and parsed in one place. Steps and generations are
+ * compared as numbers, never as text (B52).
  *
- *   CAIRN-STORE  <run>/GEN-0003  <run>/GEN-0003.start  <run>/000000001234-g0003/  <run>/.pending-g0003-a000001/
- *   <run>/.stale-...  <run>/.trash-...  <run>/marks/  and in a checkpoint: COMMIT INDEX rank-00000.manifest rank-00000.data
+ *   CAIRN-STORE  <run>/GEN-0003  <run>/GEN-0003.start  <run>/000000001234-g0003/
+ * <run>/.pending-g0003-a000001/ <run>/.stale-...  <run>/.trash-...  <run>/marks/  and in a
+ * checkpoint: COMMIT INDEX rank-00000.manifest rank-00000.data
  *
  * A run name is 1..64 of [A-Za-z0-9._-], not starting with '.', '-' or "GEN-", and not
  * the store marker's name. A pending directory is named before
- * its step is known (its files are opened before the copy starts), so it carries the attempt, not the step.
+ * its step is known (its files are opened before the copy starts), so it carries the attempt, not
+ * the step.
  */
 #ifndef CAIRN_NAMES_H
 #define CAIRN_NAMES_H
