@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/test.h"
+#include "tools/ranks.h"
+
+static const struct ranks_environment environment = {
+        .run = "probe", .store = "/store", .socket = "/socket", .restart = 3};
+
+static void reap_all(struct ranks *r) {
+        while (ranks_running(r) > 0) {
+                int wait_status;
+                pid_t pid = waitpid(-1, &wait_status, 0);
+                assert_true(pid > 0);
+                assert_true(ranks_reap(r, pid, wait_status));
+        }
+}
+
+static void test_launcher_variables(void **state) {
+        char *command[] = {"sh", "-c",
+                           "[ \"$WORLD_SIZE:$LOCAL_WORLD_SIZE:$CAIRN_RUN:$CAIRN_RESTART_COUNT:"
+                           "$CAIRN_SOCKET:$CAIRN_STORE:$MASTER_ADDR\" = "
+                           "2:2:probe:3:/socket:/store:127.0.0.1 ] && "
+                           "[ \"$RANK\" = \"$LOCAL_RANK\" ] && [ \"$MASTER_PORT\" -gt 0 ] && "
+                           "exit $((40 + RANK))",
+                           NULL};
+        struct ranks r;
+        assert_int_equal(ranks_spawn(&r, 2, &environment, command, NULL), 0);
+        assert_int_equal(ranks_running(&r), 2);
+        reap_all(&r);
+        assert_int_equal(ranks_exit_status(r.all[0].wait_status), 40);
+        assert_int_equal(ranks_exit_status(r.all[1].wait_status), 41);
+        assert_int_equal(ranks_first_failed(&r), 0);
+}
+
+static void test_signals_reach_the_group(void **state) {
+        char *command[] = {"sh", "-c", "sleep 100 & wait", NULL};
+        char text[64];
+        struct ranks r;
+        assert_int_equal(ranks_spawn(&r, 1, &environment, command, NULL), 0);
+        ranks_signal(&r, SIGKILL);
+        reap_all(&r);
+        assert_int_equal(ranks_exit_status(r.all[0].wait_status), 128 + SIGKILL);
+        assert_string_equal(ranks_describe(0, r.all[0].wait_status, text, sizeof text),
+                            "rank 0 was killed by SIGKILL");
+        ranks_clear(&r);
+        assert_false(ranks_reap(&r, r.all[0].pid, 0)); /* ended before */
+}
+
+static void test_unknown_program(void **state) {
+        char *command[] = {"/nonexistent/program", NULL};
+        struct ranks r;
+        assert_int_equal(ranks_spawn(&r, 1, &environment, command, NULL), 0);
+        reap_all(&r);
+        assert_int_equal(ranks_exit_status(r.all[0].wait_status), 127);
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_launcher_variables),
+                cmocka_unit_test(test_signals_reach_the_group),
+                cmocka_unit_test(test_unknown_program),
+        };
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
