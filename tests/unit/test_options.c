@@ -59,7 +59,7 @@ static void test_every_kind(void **state) {
         assert_int_equal(v.duration_ns, 90 * NSEC_PER_SEC);
         assert_int_equal(v.list.count, 2);
         assert_string_equal(v.list.items[1], "y");
-        assert_int_equal(v.rest, 15);
+        assert_int_equal(v.rest, 14);
 }
 
 static void test_refusals(void **state) {
