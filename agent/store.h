@@ -82,6 +82,8 @@ struct attempt {                /* one attempt at a checkpoint by this generatio
         uint32_t world;
         int dir_fd;             /* pending directory */
         char name[NAME_BYTES];
+        bool reopened;          /* by a successor of the process that created it (attempt_reopen) */
+        bool doomed;            /* a write or sync failed, or it is committed: nothing more may be done with it */
 };
 /* mkdir .pending-g-a, fsync the run's directory, look for a higher GEN (STALE), create rank files exclusively. */
 int attempt_open(struct store_run *run, uint64_t generation, uint32_t attempt, uint32_t world, struct attempt *ret,

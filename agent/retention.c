@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What may go, and how. The order (generation, step) decides, as numbers: whatever is older than
+ * the keep_last-th newest verified checkpoint of the lineage goes, but for the parent of the newest
+ * generation and what is pinned. So a branch that was left by going back stays until the new
+ * branch has as many checkpoints of its own. Damaged and flagged ones never count.
+ */
+#include "agent/retention.h"
+#include "agent/commit.h"
+#include "base/cleanup.h"
+#include "base/fault.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TREE_DEPTH_MAX = 4 };
+
+/* ---- names ---- */
+
+static int names_visit(const char *name, void *argument) {
+        struct names *names = argument;
+        size_t bytes = strlen(name);
+
+        if (bytes >= NAME_BYTES)
+                return 0;
+        if (names->count == names->capacity) {
+                size_t capacity = names->capacity ? names->capacity * 2 : 64;
+                void *items = realloc(names->items, capacity * sizeof *names->items);
+                if (!items) {
+                        errno = ENOMEM;
+                        return -1;
+                }
+                names->items = items;
+                names->capacity = capacity;
+        }
+        memcpy(names->items[names->count++], name, bytes + 1);
+        return 0;
+}
+
+int names_list(const struct io_ops *io, int dirfd, const char *object, struct names *ret,
+               struct cairn_error *reterr) {
+        struct names names = {0};
+
+        if (io->list(io->context, dirfd, names_visit, &names) < 0) {
+                int error_number = errno;
+                names_done(&names);
+                return error_set_errno(reterr, error_number, "list", object);
+        }
+        *ret = names;
+        return 0;
+}
+
+void names_done(struct names *names) {
+        free(names->items);
+        *names = (struct names){0};
+}
+
+/* ---- deleting ---- */
+
+static int remove_entry(const struct io_ops *io, int dirfd, const char *name, unsigned depth,
+                        struct cairn_error *reterr) {
+        _cleanup_(names_done) struct names names = {0};
+        int r = 0;
+
+        if (io->unlinkat(io->context, dirfd, name, 0) == 0 || errno == ENOENT)
+                return 0;
+        if (errno != EISDIR && errno != EPERM)
+                return error_set_errno(reterr, errno, "delete", name);
+        int fd = io->openat(io->context, dirfd, name, O_RDONLY | O_DIRECTORY, 0);
+        if (fd < 0)
+                return error_set_errno(reterr, errno, "delete", name);
+        if (depth < TREE_DEPTH_MAX)
+                r = names_list(io, fd, name, &names, reterr);
+        for (size_t i = 0; r == 0 && i < names.count; i++)
+                r = remove_entry(io, fd, names.items[i], depth + 1, reterr);
+        (void) io->close(io->context, fd);
+        if (r == 0 && io->unlinkat(io->context, dirfd, name, AT_REMOVEDIR) < 0 && errno != ENOENT)
+                r = error_set_errno(reterr, errno, "delete", name);
+        return r;
+}
+
+int retention_remove_tree(struct store_run *run, const char *name, struct cairn_error *reterr) {
+        return remove_entry(run->store->io, run->fd, name, 0, reterr);
+}
+
+static int rename_to_trash(struct store_run *run, const char *name, bool *ret_gone,
+                           struct cairn_error *reterr) {
+        const struct io_ops *io = run->store->io;
+        char trash[NAME_BYTES];
+
+        name_trash(trash, name);
+        *ret_gone = false;
+        int r = io->renameat(io->context, run->fd, name, run->fd, trash, 0);
+        if (r < 0 && (errno == ENOTEMPTY || errno == EEXIST)) {
+                TRY(retention_remove_tree(run, trash, reterr));
+                r = io->renameat(io->context, run->fd, name, run->fd, trash, 0);
+        }
+        if (r < 0 && errno == ENOENT)
+                *ret_gone = true;
+        else if (r < 0)
+                return error_set_errno(reterr, errno, "move to trash", name);
+        return 0;
+}
+
+int retention_trash(struct store_run *run, const char *name, bool *ret_gone,
+                    struct cairn_error *reterr) {
+        TRY(rename_to_trash(run, name, ret_gone, reterr));
+        return *ret_gone ? 0 : io_sync(run->store->io, run->fd, run->run, reterr);
+}
+
+/* ---- choosing ---- */
+
+static bool is_older(const struct scan_checkpoint *a, const struct scan_checkpoint *b) {
+        return a->generation != b->generation ? a->generation < b->generation : a->step < b->step;
+}
+
+static bool is_parent_of_newest(const struct run_scan *scan, const struct scan_checkpoint *c) {
+        for (size_t i = scan->generation_count; i-- > 0;) {
+                const struct scan_generation *g = &scan->generations[i];
+                if (g->started)
+                        return g->parent_generation != 0 && strcmp(g->parent, c->name) == 0;
+        }
+        return false;
+}
+
+/* The keep_last-th newest verified checkpoint of the lineage; NULL: there are fewer, all stay. */
+static const struct scan_checkpoint *find_threshold(const struct run_scan *scan,
+                                                    uint32_t keep_last) {
+        for (size_t i = scan->checkpoint_count; i-- > 0 && keep_last > 0;) {
+                const struct scan_checkpoint *c = &scan->checkpoints[i];
+                if (!c->is_attempt && c->on_lineage && c->validity == CHECKPOINT_VALID &&
+                    --keep_last == 0)
+                        return c;
+        }
+        return NULL;
+}
+
+static const struct scan_checkpoint *find_newest_committed(const struct run_scan *scan) {
+        return find_threshold(scan, 1);
+}
+
+/* An attempt serves a later start until a later generation has committed. One of the newest
+ * generation may be in flight. */
+static bool is_finished_attempt(const struct run_scan *scan, const struct scan_checkpoint *c) {
+        const struct scan_checkpoint *newest = find_newest_committed(scan);
+        return c->is_attempt && newest && c->generation < newest->generation;
+}
+
+static int trash_one(struct store_run *run, const char *name, struct cairn_error *reterr) {
+        bool gone;
+        int error_number = fault_point(FAULT_PRUNE_RENAME);
+        if (error_number)
+                return error_set_errno(reterr, error_number, "move to trash", name);
+        return rename_to_trash(run, name, &gone, reterr);
+}
+
+static int trash_chosen(struct store_run *run, const struct run_scan *scan, uint32_t keep_last,
+                        uint32_t *deleted, struct cairn_error *reterr) {
+        const struct scan_checkpoint *threshold = find_threshold(scan, keep_last);
+
+        for (size_t i = 0; i < scan->checkpoint_count; i++) {
+                const struct scan_checkpoint *c = &scan->checkpoints[i];
+                bool is_old = threshold && !c->is_attempt && is_older(c, threshold) &&
+                              !c->pinned && !is_parent_of_newest(scan, c);
+                if (!is_old && !is_finished_attempt(scan, c))
+                        continue;
+                TRY(trash_one(run, c->name, reterr));
+                *deleted += is_old;
+        }
+        return 0;
+}
+
+static bool starts_with(const char *text, const char *prefix) {
+        return strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
+/* .trash- is of nobody; .tmp- is of a process that was killed between two steps of io_publish_file
+ * (the lock says that no other one of this run is at it). */
+static int delete_remains(struct store_run *run, struct cairn_error *reterr) {
+        _cleanup_(names_done) struct names names = {0};
+
+        TRY(names_list(run->store->io, run->fd, run->run, &names, reterr));
+        for (size_t i = 0; i < names.count; i++)
+                if (starts_with(names.items[i], ".trash-") || starts_with(names.items[i], ".tmp-"))
+                        TRY(retention_remove_tree(run, names.items[i], reterr));
+        return 0;
+}
+
+int retention_run(struct store_run *run, uint32_t keep_last, uint32_t *ret_deleted,
+                  struct cairn_error *reterr) {
+        const struct io_ops *io = run->store->io;
+        _cleanup_(run_scan_done) struct run_scan scan = {0};
+        uint32_t deleted = 0;
+
+        TRY(run_scan(io, run->fd, run->run, true, &scan, reterr));
+        /* What is counted on must be durable by name before anything older goes (B54). */
+        TRY(io_sync(io, run->fd, run->run, reterr));
+        TRY(trash_chosen(run, &scan, keep_last, &deleted, reterr));
+        TRY(io_sync(io, run->fd, run->run, reterr));
+        TRY(delete_remains(run, reterr));
+        if (ret_deleted)
+                *ret_deleted = deleted;
+        return 0;
+}
