@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/adamw.h"
 #include "kernels/cast.h"
+#include "kernels/clones.h"
 #include <math.h>
 
 double adamw_bias_correction(double beta, int64_t t) {
@@ -14,9 +15,10 @@ double adamw_bias_correction(double beta, int64_t t) {
         return 1.0 - power;
 }
 
-void adamw_update(float *restrict weights, uint16_t *restrict weights_bf16, float *restrict moment1,
-                  float *restrict moment2, const float *restrict gradient, size_t count,
-                  const struct adamw *a, int64_t t, float gradient_scale) {
+CLONES void adamw_update(float *restrict weights, uint16_t *restrict weights_bf16,
+                         float *restrict moment1, float *restrict moment2,
+                         const float *restrict gradient, size_t count, const struct adamw *a,
+                         int64_t t, float gradient_scale) {
         /* 1 - beta in double first: 1 - 0.999f in float has only three digits. */
         float beta1 = (float) a->beta1, gain1 = (float) (1.0 - a->beta1);
         float beta2 = (float) a->beta2, gain2 = (float) (1.0 - a->beta2);

@@ -5,6 +5,7 @@
  * that the keys (and the values, backward) of a head are transposed into scratch first.
  */
 #include "kernels/attention.h"
+#include "kernels/clones.h"
 #include "kernels/exp.h"
 #include "kernels/lanes.h"
 #include <math.h>
@@ -15,8 +16,8 @@ size_t attention_scratch(const struct attention *a) {
 }
 
 /* target (size, time) from the columns of one head, source (time, stride) */
-static void transpose(float *restrict target, const float *restrict source, size_t time,
-                      size_t size, size_t stride) {
+static inline void transpose(float *restrict target, const float *restrict source, size_t time,
+                             size_t size, size_t stride) {
         for (size_t t = 0; t < time; t++)
                 for (size_t i = 0; i < size; i++)
                         target[i * time + t] = source[t * stride + i];
@@ -35,7 +36,7 @@ static inline void weighted_columns(float *restrict target, const float *restric
         }
 }
 
-static void softmax_row(float *restrict p, size_t count) {
+static inline void softmax_row(float *restrict p, size_t count) {
         float max = p[0];
 
         for (size_t t = 1; t < count; t++)
@@ -47,8 +48,8 @@ static void softmax_row(float *restrict p, size_t count) {
                 p[t] *= inverse;
 }
 
-void attention_forward(float *restrict out, float *restrict att, const float *restrict qkv,
-                       float *restrict scratch, const struct attention *a) {
+CLONES void attention_forward(float *restrict out, float *restrict att, const float *restrict qkv,
+                              float *restrict scratch, const struct attention *a) {
         size_t T = a->time, C = a->channels, size = C / a->heads, stride = 3 * C;
         float scale = 1.0f / sqrtf((float) size);
 
@@ -92,9 +93,9 @@ static inline void query_backward(float *restrict dq, float *restrict dk, float 
         }
 }
 
-void attention_backward(float *restrict dqkv, const float *restrict dout, const float *restrict qkv,
-                        const float *restrict att, float *restrict scratch,
-                        const struct attention *a) {
+CLONES void attention_backward(float *restrict dqkv, const float *restrict dout,
+                               const float *restrict qkv, const float *restrict att,
+                               float *restrict scratch, const struct attention *a) {
         size_t T = a->time, C = a->channels, size = C / a->heads, stride = 3 * C;
         float scale = 1.0f / sqrtf((float) size);
         float *dp = scratch + T * size;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cross_entropy.h"
+#include "kernels/clones.h"
 #include "kernels/exp.h"
 #include "kernels/lanes.h"
 #include <math.h>
 
-void cross_entropy_forward(float *restrict losses, float *restrict logits,
-                           const uint32_t *restrict targets, size_t rows, size_t classes) {
+CLONES void cross_entropy_forward(float *restrict losses, float *restrict logits,
+                                  const uint32_t *restrict targets, size_t rows, size_t classes) {
         for (size_t row = 0; row < rows; row++) {
                 float *x = logits + row * classes;
                 float max = x[0];

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/gelu.h"
+#include "kernels/clones.h"
 #include "kernels/exp.h"
 
 #define TWO_ROOT (2.0f * 0.79788456080286535588f) /* 2 sqrt(2/pi) */
@@ -9,14 +10,14 @@ static inline float logistic(float x) {
         return 1.0f / (1.0f + exp_f32(-x));
 }
 
-void gelu_forward(float *restrict out, const float *restrict in, size_t count) {
+CLONES void gelu_forward(float *restrict out, const float *restrict in, size_t count) {
         for (size_t i = 0; i < count; i++) {
                 float x = in[i];
                 out[i] = x * logistic(TWO_ROOT * (x + CUBIC * x * x * x));
         }
 }
 
-void gelu_backward(float *din, const float *dout, const float *restrict in, size_t count) {
+CLONES void gelu_backward(float *din, const float *dout, const float *restrict in, size_t count) {
         for (size_t i = 0; i < count; i++) {
                 float x = in[i];
                 float s = logistic(TWO_ROOT * (x + CUBIC * x * x * x));

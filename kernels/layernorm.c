@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/layernorm.h"
+#include "kernels/clones.h"
 #include "kernels/lanes.h"
 #include <math.h>
 
-void layernorm_forward(float *restrict out, float *restrict mean, float *restrict rstd,
-                       const float *restrict in, const float *restrict weight,
-                       const float *restrict bias, size_t rows, size_t channels) {
+CLONES void layernorm_forward(float *restrict out, float *restrict mean, float *restrict rstd,
+                              const float *restrict in, const float *restrict weight,
+                              const float *restrict bias, size_t rows, size_t channels) {
         float n = (float) channels;
 
         for (size_t row = 0; row < rows; row++) {
@@ -22,10 +23,10 @@ void layernorm_forward(float *restrict out, float *restrict mean, float *restric
         }
 }
 
-void layernorm_backward(float *din, float *restrict dweight, float *restrict dbias,
-                        const float *dout, const float *restrict in, const float *restrict weight,
-                        const float *restrict mean, const float *restrict rstd, size_t rows,
-                        size_t channels) {
+CLONES void layernorm_backward(float *din, float *restrict dweight, float *restrict dbias,
+                               const float *dout, const float *restrict in,
+                               const float *restrict weight, const float *restrict mean,
+                               const float *restrict rstd, size_t rows, size_t channels) {
         float n = (float) channels;
 
         for (size_t row = 0; row < rows; row++) {
