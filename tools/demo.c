@@ -75,14 +75,13 @@ static void child_exec(const struct demo *d, const char *run, const char *mode,
         char store[PATH_MAX], steps[32];
         (void) snprintf(store, sizeof store, "%s/store", d->folder);
         (void) snprintf(steps, sizeof steps, "%" PRIu64, d->steps);
-        const char *words[COMMAND_WORDS_MAX] = {d->cairn,  "run",          "--run",  run,
-                                                "--store", store,          "--mode", mode,
-                                                "--every", "20steps",      "--",     d->trainer,
-                                                "--steps", steps,          "--log",  log_path,
-                                                "--quiet", "--accumulate", "2",      "--dropout",
-                                                "0.1",     "--ema",        "0.99",   "--warmup",
-                                                "20",      "--decay",      "cosine", "--loss-scale",
-                                                "dynamic", "--eval-every", "60"};
+        const char *words[COMMAND_WORDS_MAX] = {
+                d->cairn,       "run", "--run",     run,       "--store",      store,
+                "--mode",       mode,  "--every",   "20steps", "--",           d->trainer,
+                "--steps",      steps, "--log",     log_path,  "--batch",      "4",
+                "--accumulate", "2",   "--dropout", "0.1",     "--ema",        "0.99",
+                "--warmup",     "20",  "--decay",   "cosine",  "--loss-scale", "dynamic",
+                "--eval-every", "60"};
         size_t count = 0;
         while (words[count])
                 count++;
