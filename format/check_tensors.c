@@ -169,8 +169,8 @@ static int check_alias(const struct check *c, const struct name_table *names, si
         const Tensor *base = content->tensors[at];
         if (base->alias_of.len > 0)
                 return FAIL(c, i, "it is tied to a tensor that is tied itself");
-        if (base->runtime_dtype != t->runtime_dtype || base->stored_dtype != t->stored_dtype ||
-            base->n_shape != t->n_shape ||
+        /* The stored type is the base's alone: it may have fallen back. */
+        if (base->runtime_dtype != t->runtime_dtype || base->n_shape != t->n_shape ||
             (t->n_shape && memcmp(base->shape, t->shape, t->n_shape * sizeof *t->shape) != 0))
                 return FAIL(c, i, "it is tied to a tensor of another shape or type");
         return 0;
