@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/transfer.h"
+#include "base/bytes.h"
+#include "base/cleanup.h"
+#include "base/fault.h"
+#include "base/io.h"
+#include "format/crc32c.h"
+#include "format/dtype.h"
+#include "format/wire.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+
+#define PLAN_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL)
+
+struct transfer_part {
+        size_t load;
+        const Cairn__Format__Extent *extent;
+        size_t range;
+};
+
+/* ---- which elements an extent holds ---- */
+
+/* A run of consecutive elements of the global tensor; false ends the walk. */
+typedef bool (*run_visit)(uint64_t start, uint64_t count, void *argument);
+
+static bool walk_block(const Cairn__Format__Tensor *stored, const Cairn__Format__Shard *shard,
+                       run_visit visit, void *argument) {
+        size_t rank = stored->n_shape;
+        uint64_t index[CAIRN_RANK_MAX] = {0};
+        if (rank == 0 || rank > CAIRN_RANK_MAX || shard->n_offsets != rank ||
+            shard->n_extents != rank)
+                return false;
+        for (size_t i = 0; i < rank; i++)
+                if (shard->extents[i] == 0)
+                        return true;
+        for (;;) {
+                uint64_t start = 0;
+                for (size_t i = 0; i < rank; i++)
+                        start = start * stored->shape[i] + shard->offsets[i] + index[i];
+                if (!visit(start, shard->extents[rank - 1], argument))
+                        return false;
+                size_t i = rank - 1;
+                while (i > 0 && ++index[i - 1] == shard->extents[i - 1])
+                        index[--i] = 0;
+                if (i == 0)
+                        return true;
+        }
+}
+
+static bool walk_runs(const Cairn__Format__Tensor *stored, const Cairn__Format__Extent *e,
+                      uint64_t elements, run_visit visit, void *argument) {
+        const Cairn__Format__Shard *shard = e->shard;
+        if (!shard)
+                return visit(0, elements, argument);
+        if (shard->flat)
+                return visit(shard->flat_start, shard->flat_count, argument);
+        return walk_block(stored, shard, visit, argument);
+}
+
+struct overlap {
+        const struct tensor *tensor;
+        bool any;
+};
+
+static bool note_overlap(uint64_t start, uint64_t count, void *argument) {
+        struct overlap *o = argument;
+        const struct tensor *t = o->tensor;
+        if (start < t->first + t->count && t->first < start + count)
+                o->any = true;
+        return !o->any;
+}
+
+/* ---- the plan ---- */
+
+static int add_part(struct transfer *x, size_t load, const Cairn__Format__Extent *e,
+                    struct cairn_error *reterr) {
+        if (x->part_count == x->part_capacity) {
+                size_t larger = x->part_capacity ? x->part_capacity * 2 : 64;
+                struct transfer_part *parts = realloc(x->parts, larger * sizeof *parts);
+                if (!parts)
+                        return error_set_errno(reterr, ENOMEM, "plan restore", "");
+                x->parts = parts;
+                x->part_capacity = larger;
+        }
+        x->parts[x->part_count++] = (struct transfer_part){.load = load, .extent = e};
+        return 0;
+}
+
+static int compare_ranges(const void *a, const void *b) {
+        const struct plan_range *x = a, *y = b;
+        if (x->rank != y->rank)
+                return x->rank < y->rank ? -1 : 1;
+        return (x->file_offset > y->file_offset) - (x->file_offset < y->file_offset);
+}
+
+static size_t find_range(const struct transfer *x, const Cairn__Format__Extent *e) {
+        struct plan_range key = {.rank = e->rank, .file_offset = e->offset};
+        const struct plan_range *found =
+                bsearch(&key, x->ranges, x->range_count, sizeof key, compare_ranges);
+        return (size_t) (found - x->ranges);
+}
+
+/* Sorted, and an extent that two tensors need is read once. */
+static int make_ranges(struct transfer *x, struct cairn_error *reterr) {
+        size_t kept = 0;
+        x->ranges = calloc(x->part_count + 1, sizeof *x->ranges);
+        if (!x->ranges)
+                return error_set_errno(reterr, ENOMEM, "plan restore", "");
+        for (size_t i = 0; i < x->part_count; i++) {
+                const Cairn__Format__Extent *e = x->parts[i].extent;
+                x->ranges[i] = (struct plan_range){.rank = e->rank,
+                                                   .crc32c = e->crc32c,
+                                                   .file_offset = e->offset,
+                                                   .bytes = e->bytes};
+        }
+        qsort(x->ranges, x->part_count, sizeof *x->ranges, compare_ranges);
+        for (size_t i = 0; i < x->part_count; i++)
+                if (kept == 0 || compare_ranges(&x->ranges[kept - 1], &x->ranges[i]) != 0)
+                        x->ranges[kept++] = x->ranges[i];
+        x->range_count = kept;
+        for (size_t i = 0; i < x->part_count; i++)
+                x->parts[i].range = find_range(x, x->parts[i].extent);
+        return 0;
+}
+
+static int write_plan(struct transfer *x, struct cairn_error *reterr) {
+        uint64_t bytes = plan_bytes(x->range_count);
+        _cleanup_free_ void *plan = malloc(bytes);
+        _cleanup_close_ int fd = -1;
+        if (!plan)
+                return error_set_errno(reterr, ENOMEM, "plan restore", "");
+        TRY(plan_write(plan, x->ranges, x->range_count, &x->staging_bytes, reterr));
+        TRY(wire_memfd_create("cairn-plan", bytes, &fd, reterr));
+        TRY(io_write_all(&io_system, fd, plan, bytes, 0, "restore plan", reterr));
+        TRY(wire_memfd_seal(fd, PLAN_SEALS, reterr));
+        x->plan_fd = TAKE_FD(fd);
+        return 0;
+}
+
+int transfer_plan(struct transfer *x, struct binding *b, const struct registry *r,
+                  struct cairn_error *reterr) {
+        *x = (struct transfer){.binding = b, .registry = r, .plan_fd = -1};
+        for (size_t i = 0; i < b->load_count; i++) {
+                const struct tensor *t = &r->tensors[b->loads[i].tensor];
+                const Cairn__Format__Tensor *stored = b->loads[i].stored;
+                for (size_t k = 0; k < stored->n_extents; k++) {
+                        struct overlap o = {.tensor = t};
+                        if (!walk_runs(stored, stored->extents[k], t->elements, note_overlap, &o) &&
+                            !o.any)
+                                return error_set(reterr, CAIRN_ERR_CORRUPT, "plan restore", t->name,
+                                                 "an extent's shard does not fit the shape");
+                        if (o.any)
+                                TRY(add_part(x, i, stored->extents[k], reterr));
+                }
+                x->bytes += t->bytes;
+        }
+        TRY(make_ranges(x, reterr));
+        return x->range_count ? write_plan(x, reterr) : 0;
+}
+
+void transfer_done(struct transfer *x) {
+        free(x->parts);
+        free(x->ranges);
+        if (x->plan_fd >= 0)
+                (void) close(x->plan_fd);
+        *x = (struct transfer){.plan_fd = -1};
+}
+
+/* ---- before anything is touched ---- */
+
+int transfer_check(struct transfer *x, const void *staging, uint64_t bytes,
+                   struct cairn_error *reterr) {
+        if (bytes < x->staging_bytes)
+                return error_set(reterr, CAIRN_ERR_CORRUPT, "check restored image", "",
+                                 "%" PRIu64 " bytes came, %" PRIu64 " were planned", bytes,
+                                 x->staging_bytes);
+        x->staging = staging;
+        for (size_t i = 0; i < x->part_count; i++) {
+                const struct transfer_part *part = &x->parts[i];
+                const struct plan_range *range = &x->ranges[part->range];
+                const struct load *load = &x->binding->loads[part->load];
+                if (range->bytes != part->extent->bytes || range->crc32c != part->extent->crc32c)
+                        return error_set(reterr, CAIRN_ERR_CORRUPT, "check restored image",
+                                         x->registry->tensors[load->tensor].name,
+                                         "two tensors claim the same place with other sizes");
+                if (crc32c(0, x->staging + range->staging_offset, range->bytes) != range->crc32c)
+                        return error_set(reterr, CAIRN_ERR_CORRUPT, "check restored image",
+                                         x->registry->tensors[load->tensor].name,
+                                         "its bytes do not have the checksum of INDEX");
+        }
+        return 0;
+}
+
+/* The bytes of a STEP tensor's first element; STEP tensors are small and come whole. */
+static const void *first_bytes(const struct transfer *x, size_t load) {
+        for (size_t i = 0; i < x->part_count; i++)
+                if (x->parts[i].load == load)
+                        return x->staging + x->ranges[x->parts[i].range].staging_offset;
+        return NULL;
+}
+
+static bool supplied_step(const struct binding_request *request, const char *name, int64_t *ret) {
+        for (size_t i = 0; i < request->override_count; i++) {
+                const struct pair *p = &request->overrides[i];
+                if (strcmp(p->key, "step") != 0 &&
+                    (strncmp(p->key, "step/", 5) != 0 || strcmp(p->key + 5, name) != 0))
+                        continue;
+                char *end;
+                errno = 0;
+                long long value = strtoll(p->value, &end, 10);
+                if (errno == 0 && end != p->value && *end == 0 && value >= 0 && value <= STEP_MAX) {
+                        *ret = value;
+                        return true;
+                }
+        }
+        return false;
+}
+
+/* One counter: what the int64 beside it says, else what its value certainly means, else what the
+ * operator says. */
+static void check_step(struct transfer *x, size_t i, const void *bytes,
+                       const struct binding_request *request, struct textbuf *problems) {
+        struct load *load = &x->binding->loads[i];
+        const struct tensor *t = &x->registry->tensors[load->tensor];
+        const Cairn__Format__StateValue *truth =
+                t->truth ? x->binding->values[t->truth_value] : NULL;
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        float value;
+
+        load->has_true_step = true;
+        if (truth || load->stored->has_true_step) {
+                load->true_step = truth ? truth->i64 : load->stored->true_step;
+                if (load->stored->stored_dtype != CAIRN_F32)
+                        return;
+                memcpy(&value, bytes, sizeof value);
+                if ((float) load->true_step != value)
+                        textbuf_item(problems,
+                                     "tensor %s: it holds %.9g, the int64 beside it %" PRId64,
+                                     t->name, (double) value, load->true_step);
+                return;
+        }
+        if (step_from_foreign(t->name, load->stored->stored_dtype, bytes, &value, &load->true_step,
+                              &e) < 0 &&
+            !supplied_step(request, t->name, &load->true_step))
+                textbuf_item(problems,
+                             "tensor %s: %s (or say which it is with --override step/%s=N)",
+                             t->name, e.message, t->name);
+}
+
+int transfer_check_steps(struct transfer *x, const struct binding_request *request,
+                         struct textbuf *problems, struct cairn_error *reterr) {
+        for (size_t i = 0; i < x->binding->load_count; i++) {
+                const struct load *load = &x->binding->loads[i];
+                const struct tensor *t = &x->registry->tensors[load->tensor];
+                if (t->role != CAIRN_STEP || t->count == 0)
+                        continue;
+                bool foreign = load->stored->stored_dtype != CAIRN_F32;
+                if (!t->truth && !foreign)
+                        continue; /* its own FP32 is all there is */
+                const void *bytes = first_bytes(x, i);
+                if (!bytes)
+                        return error_set(reterr, CAIRN_ERR_CORRUPT, "check steps", t->name,
+                                         "the checkpoint has no bytes of it");
+                if (!t->truth && t->count != 1)
+                        textbuf_item(problems,
+                                     "tensor %s: several foreign step counters in one tensor are "
+                                     "not converted",
+                                     t->name);
+                else
+                        check_step(x, i, bytes, request, problems);
+        }
+        return 0;
+}
+
+/* ---- copying ---- */
+
+struct copy {
+        const struct tensor *tensor;
+        uint32_t stored_dtype;
+        const unsigned char *source;
+        uint64_t source_count; /* elements that the extent has */
+        uint64_t done;         /* elements of the extent that were passed */
+        struct conversion_result conversion;
+        int status;
+        struct cairn_error *reterr;
+};
+
+static bool copy_run(uint64_t start, uint64_t count, void *argument) {
+        struct copy *c = argument;
+        const struct tensor *t = c->tensor;
+        uint64_t end;
+        if (count > c->source_count - c->done || !add_checked(start, count, &end) ||
+            end > t->elements) {
+                c->status = error_set(c->reterr, CAIRN_ERR_CORRUPT, "restore tensor", t->name,
+                                      "an extent's shard does not fit its bytes");
+                return false;
+        }
+        uint64_t from = start > t->first ? start : t->first;
+        uint64_t to = end < t->first + t->count ? end : t->first + t->count;
+        if (from < to) {
+                uint32_t source_bytes = dtype_info(c->stored_dtype)->bytes;
+                uint32_t target_bytes = dtype_info(t->dtype)->bytes;
+                const void *source = c->source + (c->done + from - start) * source_bytes;
+                char *target = (char *) t->data + (from - t->first) * target_bytes;
+                if (c->stored_dtype == t->dtype)
+                        memcpy(target, source, (to - from) * source_bytes);
+                else
+                        c->status = dtype_convert(target, t->dtype, source, c->stored_dtype,
+                                                  to - from, &c->conversion, c->reterr);
+        }
+        c->done += count;
+        return c->status == 0;
+}
+
+static int apply_part(struct transfer *x, const struct transfer_part *part,
+                      struct cairn_error *reterr) {
+        const struct load *load = &x->binding->loads[part->load];
+        const struct tensor *t = &x->registry->tensors[load->tensor];
+        int error_number = fault_point(FAULT_CLIENT_APPLY);
+        if (error_number)
+                return error_set_errno(reterr, error_number, "restore tensor", t->name);
+        if (load->has_true_step) {
+                *(float *) t->data = (float) load->true_step;
+                if (t->truth)
+                        *t->truth = load->true_step;
+                return 0;
+        }
+        struct copy c = {.tensor = t,
+                         .stored_dtype = load->stored->stored_dtype,
+                         .source = x->staging + x->ranges[part->range].staging_offset,
+                         .reterr = reterr};
+        c.source_count = part->extent->bytes / dtype_info(c.stored_dtype)->bytes;
+        if (!walk_runs(load->stored, part->extent, t->elements, copy_run, &c) && c.status == 0)
+                return error_set(reterr, CAIRN_ERR_CORRUPT, "restore tensor", t->name,
+                                 "an extent's shard does not fit the shape");
+        if (c.conversion.overflow_count)
+                textbuf_item(&x->binding->differs,
+                             "%s: %" PRIu64 " values overflowed in the conversion", t->name,
+                             c.conversion.overflow_count);
+        return c.status;
+}
+
+static void apply_value(const struct value *v, const Cairn__Format__StateValue *stored) {
+        switch (v->type) {
+        case CAIRN_VALUE_I64:
+                memcpy(v->data, &stored->i64, 8);
+                break;
+        case CAIRN_VALUE_U64:
+                memcpy(v->data, &stored->u64, 8);
+                break;
+        case CAIRN_VALUE_F64:
+                memcpy(v->data, &stored->f64, 8);
+                break;
+        default:
+                if (stored->bytes_value.len)
+                        memcpy(v->data, stored->bytes_value.data, stored->bytes_value.len);
+                *v->length = stored->bytes_value.len;
+        }
+}
+
+int transfer_apply(struct transfer *x, struct cairn_error *reterr) {
+        for (size_t i = 0; i < x->part_count; i++)
+                TRY(apply_part(x, &x->parts[i], reterr));
+        for (size_t i = 0; i < x->registry->value_count; i++)
+                if (x->binding->values[i])
+                        apply_value(&x->registry->values[i], x->binding->values[i]);
+        return 0;
+}
