@@ -103,15 +103,20 @@ int train_init(struct train *t, const struct settings *settings, int *ret_code,
         r = checkpoint_restore(cp, &t->settings, &t->corpus, &t->state);
         if (r < 0)
                 return session_failed(t, r, ret_code, reterr);
-        t->step = cp->report.step;
-        t->seconds_before = t->state.seconds;
-        t->begin_ns = clock_now(&clock_system);
+        train_restored(t, cp->report.step);
         progress_init(&t->progress, t->settings.steps, t->step, t->begin_ns);
         if (cp->report.text && cp->report.text[0])
                 progress_say(&t->progress, "%s", cp->report.text);
         r = open_log(t, reterr);
         *ret_code = status_exit_code(r);
         return r;
+}
+
+void train_restored(struct train *t, int64_t step) {
+        t->step = step;
+        t->corpus.seed = t->state.data_seed;
+        t->seconds_before = t->state.seconds;
+        t->begin_ns = clock_now(&clock_system);
 }
 
 void train_done(struct train *t) {

@@ -57,6 +57,8 @@ int train_init(struct train *t, const struct settings *settings, int *ret_code,
                struct cairn_error *reterr);
 /* The same without session and log, after checkpoint.cairn was opened: for train_init and tests. */
 int train_build(struct train *t, struct cairn_error *reterr);
+/* Takes up what a restore brought: the seeds and times of the run's first start go on. */
+void train_restored(struct train *t, int64_t step);
 /* One step; its loss. */
 float train_step(struct train *t);
 void train_evaluate(struct train *t);

@@ -33,6 +33,11 @@ struct cairn {
         uint64_t updates, descriptions, misuse;
 };
 
+/* What the next handle says: the start, and the status of everything after the restore. */
+static enum cairn_start fake_start = CAIRN_START_FRESH;
+static int fake_status;
+static const char *fake_override_key, *fake_override_value;
+
 struct fake_cut {
         char *bytes[FAKE_ENTRIES_MAX];
         int64_t step;
@@ -110,7 +115,7 @@ void cairn_close(struct cairn *c) {
         free(c);
 }
 const char *cairn_error_text(const struct cairn *c) {
-        return "the fake does not fail";
+        return "the fake fails as it was told to";
 }
 int cairn_exit_code(const struct cairn *c) {
         return 70;
@@ -120,11 +125,11 @@ int cairn_session(struct cairn *c, struct cairn_session *ret) {
         ret->checkpoint = ret->run_dir = "";
         ret->checkpoint_step = -1;
         ret->world = 1;
-        ret->start = CAIRN_START_FRESH;
+        ret->start = fake_start;
         return 0;
 }
 const char *cairn_override(struct cairn *c, const char *key) {
-        return NULL;
+        return fake_override_key && !strcmp(key, fake_override_key) ? fake_override_value : NULL;
 }
 int cairn_alloc(struct cairn *c, uint64_t bytes, void **ret) {
         *ret = aligned_alloc(256, (bytes + 255) / 256 * 256);
@@ -167,14 +172,14 @@ int cairn_seal(struct cairn *c) {
 }
 int cairn_restore(struct cairn *c, struct cairn_report *ret) {
         fake_publish(c);
-        ret->start = CAIRN_START_FRESH;
+        ret->start = fake_start;
         ret->step = 0;
         return 0;
 }
 int cairn_update_begin(struct cairn *c) {
         c->misuse += c->in_update;
         c->in_update = true;
-        return 0;
+        return fake_status;
 }
 int cairn_update_end(struct cairn *c, int64_t step) {
         c->misuse += !c->in_update;
@@ -182,7 +187,7 @@ int cairn_update_end(struct cairn *c, int64_t step) {
         c->step = step;
         c->updates++;
         fake_publish(c);
-        return 0;
+        return fake_status;
 }
 bool cairn_should_stop(struct cairn *c) {
         return false;
@@ -194,7 +199,7 @@ int cairn_snapshot(struct cairn *c, cairn_ticket *ret) {
 int cairn_snapshot_wait(struct cairn *c, cairn_ticket ticket, uint64_t timeout_ns,
                         int64_t *ret_step) {
         *ret_step = c->step;
-        return 0;
+        return fake_status;
 }
 int cairn_finish(struct cairn *c, const char *reason) {
         return 0;
