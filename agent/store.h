@@ -117,6 +117,8 @@ int retention_run(struct store_run *run, uint32_t keep_last, uint32_t *ret_delet
 /* ---- marks.c ---- */
 int mark_finished(struct store_run *run, const char *reason, int64_t step, uint64_t generation, struct cairn_error *reterr);
 int mark_tag(struct store_run *run, const char *checkpoint, const char *tag, struct cairn_error *reterr);
+/* A pinned checkpoint is never deleted by retention. Unpinning what is not pinned is no error. */
+int mark_pin(struct store_run *run, const char *checkpoint, bool pinned, struct cairn_error *reterr);
 int mark_exit(struct store_run *run, int code, const char *reason, int64_t step, struct cairn_error *reterr); /* exit.json */
 
 /* ---- restore.c: descriptors for a restore ---- */
@@ -127,7 +129,8 @@ int restore_open(struct store *store, const char *run, const char *checkpoint, i
 
 /* ---- messages between store_link.c and store.c ---- */
 enum store_verb { STORE_START = 1, STORE_ATTEMPT_OPEN, STORE_PUBLISH_MANIFEST, STORE_COMMIT, STORE_DISCARD, STORE_RETAIN,
-                  STORE_FINISHED, STORE_EXIT, STORE_RESTORE_OPEN, STORE_RESTORE_FILES, STORE_END_RUN };
+                  STORE_FINISHED, STORE_EXIT, STORE_RESTORE_OPEN, STORE_RESTORE_FILES, STORE_END_RUN, STORE_TAG, STORE_PIN, STORE_UNPIN,
+                  STORE_REOPEN /* store_link's own, after a child was replaced */ };
 struct store_message {
         uint64_t id;
         enum store_verb verb;

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * generation.h - the parts of a start that other files of the store process need. The verb is in
+ * store.h.
+ */
+#ifndef CAIRN_AGENT_GENERATION_H
+#define CAIRN_AGENT_GENERATION_H
+
+#include "agent/store.h"
+
+#define LOCK_NAME "LOCK" /* in marks/ */
+
+/* generation_start for a run whose lock this process holds already (a restart): lock_fd moves into
+ * ret_run, on failure it is closed. -1: as generation_start. */
+int generation_restart(struct store *store, const struct start_request *request, int lock_fd,
+                       struct store_run *ret_run, struct start_reply *ret,
+                       struct cairn_error *reterr);
+/* The marker of a store in an open directory; EXISTS if there is one. */
+int store_create_at(const struct io_ops *io, const struct clock_ops *clock, int dirfd,
+                    uint32_t kind, struct cairn_error *reterr);
+/* Open a run that this agent has started, in a new process, and take its lock again (waits a second
+ * for a predecessor that is being killed). STALE if `generation` is not the newest one. */
+int store_run_reopen(struct store *store, const char *run, uint64_t generation,
+                     struct store_run *ret, struct cairn_error *reterr);
+
+#endif

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * restore.h - finding and opening a checkpoint that is named by NAME (in the run), RUN/NAME (in the
+ * store) or a path (of any store). The verb restore_open is in store.h.
+ */
+#ifndef CAIRN_AGENT_RESTORE_H
+#define CAIRN_AGENT_RESTORE_H
+
+#include "agent/store.h"
+
+struct checkpoint_place {
+        int run_fd;                       /* directory in which the checkpoint lies; owned */
+        char name[NAME_BYTES];
+        char run[RUN_NAME_BYTES_MAX + 1]; /* as its COMMIT says */
+        int64_t step;
+        uint64_t generation;
+        uint32_t world;
+};
+/* NOTFOUND if it names nothing. Reads COMMIT only. */
+int checkpoint_place_open(struct store *store, const char *run, const char *checkpoint,
+                          struct checkpoint_place *ret, struct cairn_error *reterr);
+void checkpoint_place_done(struct store *store, struct checkpoint_place *place);
+
+/* INDEX as a sealed memfd, after checkpoint_check. */
+int restore_open_index(struct store *store, const char *run, const char *checkpoint,
+                       int *ret_index_memfd, uint32_t *ret_world, struct cairn_error *reterr);
+/* Data files of ranks first .. first + count - 1, headers checked; all or none. */
+int restore_open_files(struct store *store, const char *run, const char *checkpoint,
+                       uint32_t first, uint32_t count, int *ret_fds, struct cairn_error *reterr);
+
+#endif

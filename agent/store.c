@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The store process: one request at a time, one verb each, blocking. What it holds open are
+ * shortcuts: a successor opens runs and attempts again from what a request says. Requests come from
+ * the parent, the same binary; their strings are terminated all the same.
+ */
+#include "agent/store.h"
+#include "agent/commit.h"
+#include "agent/generation.h"
+#include "agent/restore.h"
+#include "base/fault.h"
+#include "format/wire.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+
+enum { RUNS_MAX = 16, ATTEMPTS_MAX = 8 };
+
+struct open_run {
+        bool used, temporary; /* temporary: for one request, on a run that this agent did not start */
+        uint64_t generation;
+        struct store_run run;
+        struct attempt attempts[ATTEMPTS_MAX];
+        size_t attempt_count;
+};
+struct child {
+        int socket;
+        struct store store;
+        struct open_run runs[RUNS_MAX];
+        int fds[WIRE_FDS_MAX]; /* of the reply at hand */
+        size_t fd_count;
+};
+
+/* ---- open runs and attempts ---- */
+
+static struct open_run *find_run(struct child *c, const char *name) {
+        for (size_t i = 0; i < RUNS_MAX; i++)
+                if (c->runs[i].used && strcmp(c->runs[i].run.run, name) == 0)
+                        return &c->runs[i];
+        return NULL;
+}
+
+static struct open_run *find_free(struct child *c, const char *name, struct cairn_error *reterr) {
+        for (size_t i = 0; i < RUNS_MAX; i++)
+                if (!c->runs[i].used)
+                        return &c->runs[i];
+        (void) error_set(reterr, CAIRN_ERR_NOMEM, "open run", name,
+                         "this agent serves %d runs already", RUNS_MAX);
+        return NULL;
+}
+
+static void close_run(struct child *c, struct open_run *r) {
+        for (size_t i = 0; i < r->attempt_count; i++)
+                attempt_done(&r->attempts[i], c->store.io);
+        store_run_done(&r->run);
+        *r = (struct open_run){0};
+}
+
+/* Generation 0: of nobody's, the run is locked for this request only. */
+static int open_run(struct child *c, const struct store_message *m, struct open_run **ret,
+                    struct cairn_error *reterr) {
+        struct open_run *r = find_run(c, m->run);
+
+        if (r && (m->generation == 0 || r->generation == m->generation)) {
+                *ret = r;
+                return 0;
+        }
+        if (r)
+                return error_set(reterr, CAIRN_ERR_STALE, "open run", m->run,
+                                 "the request is of another restart than the one that is running");
+        r = find_free(c, m->run, reterr);
+        if (!r)
+                return CAIRN_ERR_NOMEM;
+        TRY(store_run_reopen(&c->store, m->run, m->generation ? m->generation : UINT64_MAX, &r->run,
+                             reterr));
+        r->used = true;
+        r->temporary = m->generation == 0;
+        r->generation = m->generation;
+        *ret = r;
+        return 0;
+}
+
+static struct attempt *find_attempt(struct open_run *r, uint32_t attempt) {
+        for (size_t i = 0; i < r->attempt_count; i++)
+                if (r->attempts[i].attempt == attempt)
+                        return &r->attempts[i];
+        return NULL;
+}
+
+static void drop_attempt(struct child *c, struct open_run *r, struct attempt *a) {
+        attempt_done(a, c->store.io);
+        *a = r->attempts[--r->attempt_count];
+}
+
+/* Existing, or opened (`create`), or opened again after a predecessor's end. */
+static int get_attempt(struct child *c, struct open_run *r, const struct store_message *m,
+                       bool create, struct attempt **ret, struct cairn_error *reterr) {
+        struct attempt *a = find_attempt(r, m->attempt);
+
+        if (!a) {
+                if (r->attempt_count == ATTEMPTS_MAX) /* the oldest can be opened again */
+                        drop_attempt(c, r, &r->attempts[0]);
+                a = &r->attempts[r->attempt_count];
+                TRY((create ? attempt_open : attempt_reopen)(&r->run, r->generation, m->attempt,
+                                                             m->world, a, reterr));
+                r->attempt_count++;
+        }
+        *ret = a;
+        return 0;
+}
+
+/* ---- verbs ---- */
+
+static int do_start(struct child *c, struct store_message *m, struct cairn_error *reterr) {
+        /* Request and reply share the memory of the message. */
+        static_assert(sizeof m->start + sizeof m->started < 64 * KiB, "both fit on the stack");
+        struct start_request request = m->start;
+        struct start_reply reply;
+        struct store_run run;
+        struct open_run *r = find_run(c, request.run);
+        int lock_fd = -1;
+
+        if (r && request.is_restart) { /* the lock stays held from one generation to the next */
+                lock_fd = r->run.lock_fd;
+                r->run.lock_fd = -1;
+                close_run(c, r);
+        }
+        r = find_free(c, request.run, reterr);
+        if (!r) {
+                if (lock_fd >= 0)
+                        (void) c->store.io->close(c->store.io->context, lock_fd);
+                return CAIRN_ERR_NOMEM;
+        }
+        TRY(generation_restart(&c->store, &request, lock_fd, &run, &reply, reterr));
+        m->started = reply;
+        if (reply.finished)
+                return 0;
+        *r = (struct open_run){.used = true, .generation = reply.generation, .run = run};
+        m->generation = reply.generation;
+        return 0;
+}
+
+static int do_attempt_open(struct child *c, struct open_run *r, const struct store_message *m,
+                           struct cairn_error *reterr) {
+        struct attempt *a;
+
+        if (m->count > WIRE_FDS_MAX / 2)
+                return error_set(reterr, CAIRN_ERR_API, "open attempt", m->run,
+                                 "%u ranks at once are more than %d", m->count, WIRE_FDS_MAX / 2);
+        TRY(get_attempt(c, r, m, true, &a, reterr));
+        for (uint32_t i = 0; i < m->count; i++) {
+                TRY(attempt_open_rank(a, c->store.io, m->first + i, &c->fds[c->fd_count],
+                                      &c->fds[c->fd_count + 1], reterr));
+                c->fd_count += 2;
+        }
+        return 0;
+}
+
+static int do_attempt(struct child *c, struct open_run *r, struct store_message *m,
+                      struct cairn_error *reterr) {
+        struct attempt *a;
+        int result;
+
+        TRY(get_attempt(c, r, m, false, &a, reterr));
+        if (m->verb == STORE_PUBLISH_MANIFEST)
+                return attempt_publish_manifest(a, c->store.io, m->rank, reterr);
+        if (m->verb == STORE_DISCARD)
+                result = attempt_discard(&r->run, a, reterr);
+        else
+                result = attempt_commit(&r->run, a, m->reason, m->name, &m->committed, reterr);
+        if (m->verb == STORE_DISCARD || result == 0)
+                drop_attempt(c, r, a);
+        return result;
+}
+
+static int do_on_run(struct child *c, struct open_run *r, struct store_message *m,
+                     struct cairn_error *reterr) {
+        switch (m->verb) {
+        case STORE_ATTEMPT_OPEN:
+                return do_attempt_open(c, r, m, reterr);
+        case STORE_PUBLISH_MANIFEST:
+        case STORE_COMMIT:
+        case STORE_DISCARD:
+                return do_attempt(c, r, m, reterr);
+        case STORE_RETAIN:
+                return retention_run(&r->run, m->keep_last, &m->count, reterr);
+        case STORE_FINISHED:
+                return mark_finished(&r->run, m->name, m->step, m->generation, reterr);
+        case STORE_EXIT:
+                return mark_exit(&r->run, m->code, m->name, m->step, reterr);
+        case STORE_TAG:
+                return mark_tag(&r->run, m->committed.name, m->name, reterr);
+        case STORE_PIN:
+        case STORE_UNPIN:
+                return mark_pin(&r->run, m->name, m->verb == STORE_PIN, reterr);
+        case STORE_REOPEN:
+                return 0;
+        default:
+                return error_set(reterr, CAIRN_ERR_API, "store request", m->run,
+                                 "verb %d is unknown", (int) m->verb);
+        }
+}
+
+static int do_restore(struct child *c, struct store_message *m, struct cairn_error *reterr) {
+        if (c->store.fd < 0)
+                TRY(store_open(c->store.io, c->store.path, &c->store.fd, reterr));
+        if (m->verb == STORE_RESTORE_OPEN) {
+                TRY(restore_open_index(&c->store, m->run, m->name, &c->fds[0], &m->world, reterr));
+                c->fd_count = 1;
+                return 0;
+        }
+        if (m->count > WIRE_FDS_MAX)
+                return error_set(reterr, CAIRN_ERR_API, "open data files", m->name,
+                                 "%u files at once are more than %d", m->count, WIRE_FDS_MAX);
+        TRY(restore_open_files(&c->store, m->run, m->name, m->first, m->count, c->fds, reterr));
+        c->fd_count = m->count;
+        return 0;
+}
+
+static int perform(struct child *c, struct store_message *m, struct cairn_error *reterr) {
+        struct open_run *r = NULL;
+
+        if (m->verb == STORE_START)
+                return do_start(c, m, reterr);
+        if (m->verb == STORE_RESTORE_OPEN || m->verb == STORE_RESTORE_FILES)
+                return do_restore(c, m, reterr);
+        if (m->verb == STORE_END_RUN) {
+                r = find_run(c, m->run);
+                if (r && (m->generation == 0 || m->generation == r->generation))
+                        close_run(c, r);
+                return 0;
+        }
+        TRY(open_run(c, m, &r, reterr));
+        int result = do_on_run(c, r, m, reterr);
+        if (r->temporary)
+                close_run(c, r);
+        return result;
+}
+
+/* ---- the socket ---- */
+
+/* 1: a request, 0: the agent is gone. */
+static int receive(int socket, struct store_message *m) {
+        ssize_t n;
+
+        do
+                n = recv(socket, m, sizeof *m, MSG_TRUNC);
+        while (n < 0 && errno == EINTR);
+        if (n == 0)
+                return 0;
+        return n == (ssize_t) sizeof *m ? 1 : -1;
+}
+
+static int reply(struct child *c, const struct store_message *m) {
+        union {
+                struct cmsghdr header;
+                char bytes[CMSG_SPACE(sizeof(int) * WIRE_FDS_MAX)];
+        } control = {0};
+        struct iovec iov = {.iov_base = (void *) (uintptr_t) m, .iov_len = sizeof *m};
+        struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
+        ssize_t n;
+
+        if (c->fd_count > 0) {
+                message.msg_control = control.bytes;
+                message.msg_controllen = CMSG_SPACE(sizeof(int) * c->fd_count);
+                struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+                header->cmsg_level = SOL_SOCKET;
+                header->cmsg_type = SCM_RIGHTS;
+                header->cmsg_len = CMSG_LEN(sizeof(int) * c->fd_count);
+                memcpy(CMSG_DATA(header), c->fds, sizeof(int) * c->fd_count);
+        }
+        do
+                n = sendmsg(c->socket, &message, MSG_NOSIGNAL);
+        while (n < 0 && errno == EINTR);
+        return n == (ssize_t) sizeof *m ? 0 : -1;
+}
+
+static void close_fds(struct child *c) {
+        while (c->fd_count > 0)
+                (void) close(c->fds[--c->fd_count]);
+}
+
+static void terminate_strings(struct store_message *m) {
+        m->run[sizeof m->run - 1] = '\0';
+        m->name[sizeof m->name - 1] = '\0';
+        if (m->verb == STORE_START) {
+                m->start.run[sizeof m->start.run - 1] = '\0';
+                m->start.init_from[sizeof m->start.init_from - 1] = '\0';
+                m->start.overrides[sizeof m->start.overrides - 1] = '\0';
+        }
+}
+
+/* The agent's signals reach its whole process group; the store process ends when the agent does,
+ * after what the agent still wants done. */
+static void prepare_process(void) {
+        static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGQUIT};
+
+        (void) prctl(PR_SET_PDEATHSIG, SIGKILL);
+        (void) prctl(PR_SET_NAME, "cairnd-store");
+        for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++)
+                (void) signal(ignored[i], SIG_IGN);
+}
+
+static int serve(struct child *c) {
+        struct store_message m;
+        int r;
+
+        while ((r = receive(c->socket, &m)) == 1) {
+                m.error = (struct cairn_error)CAIRN_ERROR_INIT;
+                terminate_strings(&m);
+                m.status = perform(c, &m, &m.error);
+                if (m.status < 0)
+                        close_fds(c);
+                r = reply(c, &m);
+                close_fds(c);
+                if (r < 0)
+                        break;
+        }
+        return r == 0 ? 0 : status_exit_code(CAIRN_ERR_PEER);
+}
+
+int store_main(int socket, const char *path) {
+        struct child *c = calloc(1, sizeof *c);
+        struct cairn_error e = CAIRN_ERROR_INIT;
+
+        prepare_process();
+        if (!c)
+                return status_exit_code(CAIRN_ERR_NOMEM);
+        c->socket = socket;
+        c->store = (struct store){.io = &io_system, .clock = &clock_system, .fd = -1};
+        int length = snprintf(c->store.path, sizeof c->store.path, "%s", path);
+        int code = status_exit_code(CAIRN_ERR_API);
+        if (length > 0 && (size_t) length < sizeof c->store.path &&
+            fault_init(getenv("CAIRN_FAULT"), &e) == 0)
+                code = serve(c);
+        for (size_t i = 0; i < RUNS_MAX; i++)
+                if (c->runs[i].used)
+                        close_run(c, &c->runs[i]);
+        if (c->store.fd >= 0)
+                (void) close(c->store.fd);
+        free(c);
+        return code;
+}
