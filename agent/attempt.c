@@ -1,0 +1,495 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "agent/attempt.h"
+#include "agent/demand.h"
+#include "base/log.h"
+
+#define OPEN_PAUSE_NS_MIN (500 * NSEC_PER_MSEC)
+#define OPEN_PAUSE_NS_MAX (60 * NSEC_PER_SEC)
+
+enum commit_reason { REASON_SCHEDULED = 0, REASON_DEMANDED = 1, REASON_ENDING = 3 };
+
+static void close_files(struct rank_cut *row) {
+        if (row->data_fd >= 0)
+                (void) close(row->data_fd);
+        if (row->manifest_fd >= 0)
+                (void) close(row->manifest_fd);
+        row->data_fd = row->manifest_fd = -1;
+}
+
+static void attempt_clear(struct run *run, struct run_attempt *a) {
+        for (size_t i = 0; i < SESSION_COUNT_MAX; i++) {
+                if (a->run) /* else never used: descriptors are not set yet */
+                        close_files(&a->ranks[i]);
+                a->ranks[i] = (struct rank_cut){.data_fd = -1, .manifest_fd = -1};
+        }
+        a->run = run;
+        a->state = ATTEMPT_EMPTY;
+        a->doomed = false;
+        a->tries = 0;
+        a->error = (struct cairn_error) CAIRN_ERROR_INIT;
+}
+
+void attempts_init(struct run *run) {
+        for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++)
+                attempt_clear(run, &run->attempts[i]);
+}
+
+void attempts_done(struct run *run) {
+        attempts_init(run);
+}
+
+size_t attempts_open_count(const struct run *run) {
+        size_t count = 0;
+        for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++)
+                count += run->attempts[i].state != ATTEMPT_EMPTY;
+        return count;
+}
+
+static bool row_in_flight(const struct run_attempt *a, uint32_t rank) {
+        return (a->state == ATTEMPT_OPEN || a->state == ATTEMPT_COMMITTING) && !a->doomed &&
+               a->ranks[rank].state >= RANK_CUT;
+}
+
+bool attempts_cover(const struct run *run, uint32_t rank, uint64_t seq) {
+        for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++)
+                if (row_in_flight(&run->attempts[i], rank) &&
+                    run->attempts[i].ranks[rank].seq >= seq)
+                        return true;
+        return false;
+}
+
+bool attempts_in_flight(const struct run *run, uint32_t rank) {
+        return attempts_cover(run, rank, 0);
+}
+
+bool run_session_in_flight(const struct run *run, const struct session *s) {
+        return session_copying(s) || attempts_in_flight(run, s->rank);
+}
+
+static struct run_attempt *find(struct run *run, uint32_t number) {
+        for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++)
+                if (run->attempts[i].state != ATTEMPT_EMPTY && run->attempts[i].number == number)
+                        return &run->attempts[i];
+        return NULL;
+}
+
+/* ---- giving up ---- */
+
+/* Once an attempt: one line, one count, and everybody who waits for it hears. */
+static void doom(struct run_attempt *a, const struct cairn_error *error) {
+        struct run *run = a->run;
+        if (a->doomed || a->state == ATTEMPT_EMPTY || a->state == ATTEMPT_DISCARDING)
+                return;
+        a->doomed = true;
+        bool used = false;
+        for (uint32_t i = 0; i < run->world; i++) {
+                const struct rank_cut *row = &a->ranks[i];
+                if (row->state < RANK_CUT)
+                        continue;
+                used = true;
+                if (run->sessions[i] && run->sessions[i]->page)
+                        cut_outcome_set(run->sessions[i]->page, row->seq, CUT_FAILED,
+                                        error ? error->status : CAIRN_ERR_STALE);
+        }
+        if (!error || !error->status) {
+                demand_failed(run, a, NULL);
+                return;
+        }
+        char text[700];
+        a->error = run->last_error = *error;
+        if (used)
+                run->attempts_failed++;
+        log_event(LOG_LEVEL_ERROR,
+                  "run=%s generation=%llu attempt=%u checkpoint=failed error=\"%s\"", run->name,
+                  (unsigned long long) run->generation, a->number,
+                  error_format(error, text, sizeof text));
+        demand_failed(run, a, error);
+}
+
+void attempts_doom_all(struct run *run, const struct cairn_error *error) {
+        for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++)
+                if (run->attempts[i].state != ATTEMPT_COMMITTING)
+                        doom(&run->attempts[i], error);
+}
+
+static void discarded(void *context, const struct store_message *reply, struct wire_fds *fds) {
+        struct run_attempt *a = context;
+        (void) fds;
+        if (reply->status < 0 && reply->status != CAIRN_ERR_NOTFOUND)
+                log_error(LOG_LEVEL_WARNING, "discard attempt", &reply->error);
+        attempt_clear(a->run, a);
+}
+
+static void discard(struct run_attempt *a) {
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        struct store_message m = {.verb = STORE_DISCARD, .attempt = a->number};
+        for (uint32_t i = 0; i < SESSION_COUNT_MAX; i++)
+                close_files(&a->ranks[i]);
+        a->state = ATTEMPT_DISCARDING;
+        if (run_store_request(a->run, &m, discarded, a, &error) < 0) {
+                log_error(LOG_LEVEL_WARNING, "discard attempt", &error);
+                attempt_clear(a->run, a);
+        }
+}
+
+/* Files come back from the savers first: none may be written to once it is unlinked and its number
+ * free. */
+static void wind_up(struct run_attempt *a) {
+        bool busy = false;
+        for (uint32_t i = 0; i < SESSION_COUNT_MAX; i++) {
+                struct rank_cut *row = &a->ranks[i];
+                struct session *s = a->run->sessions[i];
+                bool saver_has_it = s && s->armed_attempt == a->number && !session_settled(s);
+                if ((row->state == RANK_ARMED || row->state == RANK_CUT) && !saver_has_it)
+                        row->state = RANK_NONE;
+                if (row->state == RANK_ARMED) {
+                        session_disarm(s);
+                        /* A dying trainer's saver is ended anyway. */
+                        busy = busy || s->state < SESSION_SETTLING;
+                } else if (row->state == RANK_CUT)
+                        busy = busy || s->state < SESSION_SETTLING;
+        }
+        if (!busy)
+                discard(a);
+}
+
+/* ---- committing ---- */
+
+static void commit(struct run_attempt *a);
+
+static void retained(void *context, const struct store_message *reply, struct wire_fds *fds) {
+        struct run *run = context;
+        (void) fds;
+        run->retaining = false;
+        if (reply->status < 0)
+                log_error(LOG_LEVEL_WARNING, "prune old checkpoints", &reply->error);
+        else if (reply->count)
+                log_event(LOG_LEVEL_INFO, "run=%s pruned=%u keep_last=%u", run->name, reply->count,
+                          run->keep_last);
+}
+
+static void retain(struct run *run) {
+        struct store_message m = {.verb = STORE_RETAIN, .keep_last = run->keep_last};
+        if (run->retaining)
+                return;
+        run->retaining = run_store_request(run, &m, retained, run, NULL) == 0;
+}
+
+static void publish_outcome(struct run_attempt *a, const struct commit_result *c) {
+        struct run *run = a->run;
+        for (uint32_t i = 0; i < run->world; i++) {
+                const struct rank_cut *row = &a->ranks[i];
+                struct session *s = run->sessions[i];
+                if (i == 0)
+                        run->committed_seq = row->seq;
+                if (!s || !s->page)
+                        continue;
+                if (row->seq > atomic_load(&s->page->committed_seq)) {
+                        atomic_store(&s->page->committed_step, c->step);
+                        atomic_store(&s->page->committed_seq, row->seq);
+                }
+                cut_outcome_set(s->page, row->seq, CUT_COMMITTED, 0);
+        }
+        memcpy(run->committed_name, c->name, sizeof run->committed_name);
+        run->committed_name[sizeof run->committed_name - 1] = 0;
+        run->committed_step = c->step;
+        run->committed_bytes = c->bytes;
+        run->committed_ns = loop_now(&run->agent->loop);
+        run->checkpoints_committed++;
+        log_event(LOG_LEVEL_INFO,
+                  "run=%s generation=%llu attempt=%u checkpoint=%s step=%lld bytes=%llu existed=%d "
+                  "cut_to_commit_ms=%llu",
+                  run->name, (unsigned long long) run->generation, a->number, run->committed_name,
+                  (long long) c->step, (unsigned long long) c->bytes, c->existed,
+                  (unsigned long long) ((run->committed_ns - a->ranks[0].cut_ns) / NSEC_PER_MSEC));
+}
+
+static void committed(void *context, const struct store_message *reply, struct wire_fds *fds) {
+        struct run_attempt *a = context;
+        struct run *run = a->run;
+        (void) fds;
+        if (reply->status < 0) {
+                a->state = ATTEMPT_OPEN;
+                /* Unknown outcome: every verb reports what happened when it is asked again. */
+                if ((reply->status == CAIRN_ERR_TIMEOUT || reply->status == CAIRN_ERR_PEER) &&
+                    ++a->tries < RUN_STORE_TRIES) {
+                        commit(a);
+                        return;
+                }
+                run->fenced = run->fenced || reply->status == CAIRN_ERR_STALE;
+                doom(a, &reply->error);
+                return;
+        }
+        struct commit_result c = reply->committed;
+        publish_outcome(a, &c);
+        demand_committed(run, a, &c);
+        attempt_clear(run, a);
+        retain(run);
+}
+
+static void commit(struct run_attempt *a) {
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        struct store_message m = {
+                .verb = STORE_COMMIT, .attempt = a->number, .step = a->ranks[0].step};
+        const char *tag = demand_tag(a->run, a, &m.reason);
+        (void) snprintf(m.name, sizeof m.name, "%s", tag);
+        if (a->run->stop.active || a->run->end.wanted)
+                m.reason = REASON_ENDING;
+        a->state = ATTEMPT_COMMITTING;
+        if (run_store_request(a->run, &m, committed, a, &error) < 0) {
+                a->state = ATTEMPT_OPEN;
+                doom(a, &error);
+        }
+}
+
+struct publish {
+        struct run_attempt *attempt;
+        uint32_t number, rank;
+        unsigned tries;
+};
+
+static void publish(struct run_attempt *a, uint32_t rank, unsigned tries);
+
+static void published(void *context, const struct store_message *reply, struct wire_fds *fds) {
+        struct publish p = *(struct publish *) context;
+        struct run_attempt *a = p.attempt;
+        free(context);
+        (void) fds;
+        if (a->number != p.number || a->state != ATTEMPT_OPEN || a->doomed)
+                return;
+        if (reply->status == 0)
+                a->ranks[p.rank].state = RANK_PUBLISHED;
+        else if ((reply->status == CAIRN_ERR_TIMEOUT || reply->status == CAIRN_ERR_PEER) &&
+                 p.tries + 1 < RUN_STORE_TRIES)
+                publish(a, p.rank, p.tries + 1);
+        else
+                doom(a, &reply->error);
+}
+
+static void publish(struct run_attempt *a, uint32_t rank, unsigned tries) {
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        struct store_message m = {
+                .verb = STORE_PUBLISH_MANIFEST, .attempt = a->number, .rank = rank};
+        struct publish *p = malloc(sizeof *p);
+        int r = CAIRN_ERR_NOMEM;
+        if (p) {
+                *p = (struct publish){a, a->number, rank, tries};
+                r = run_store_request(a->run, &m, published, p, &error);
+        }
+        if (r < 0) {
+                free(p);
+                if (!error.status)
+                        (void) error_set(&error, r, "publish manifest", a->run->name, "no memory");
+                doom(a, &error);
+        }
+}
+
+/* ---- what sessions report ---- */
+
+void run_session_cut(struct run *run, struct session *s, const struct saver_message *m) {
+        struct run_attempt *a = find(run, m->attempt ? m->attempt : s->armed_attempt);
+        if (!a || a->ranks[s->rank].state != RANK_ARMED)
+                return;
+        struct rank_cut *row = &a->ranks[s->rank];
+        row->state = RANK_CUT;
+        row->seq = m->seq;
+        row->step = m->step;
+        row->bytes = m->bytes ? m->bytes : s->image_bytes;
+        row->cut_ns = loop_now(&run->agent->loop);
+        log_event(LOG_LEVEL_DEBUG, "run=%s rank=%u attempt=%u cut=%llu step=%lld", run->name,
+                  s->rank, a->number, (unsigned long long) m->seq, (long long) m->step);
+}
+
+void run_session_void(struct run *run, struct session *s, const struct saver_message *m) {
+        log_event(LOG_LEVEL_WARNING, "run=%s rank=%u cut=void seq=%llu status=%s", run->name,
+                  s->rank, (unsigned long long) m->seq, status_name(m->status));
+        if (m->status < 0 && m->error.status)
+                s->last_error = m->error;
+}
+
+void run_session_written(struct run *run, struct session *s, const struct saver_message *m) {
+        for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++) {
+                struct run_attempt *a = &run->attempts[i];
+                struct rank_cut *row = &a->ranks[s->rank];
+                if (a->state != ATTEMPT_OPEN || row->state != RANK_CUT ||
+                    (m->attempt && m->attempt != a->number))
+                        continue;
+                row->state = RANK_WRITTEN;
+                if (m->bytes)
+                        row->bytes = m->bytes;
+                if (m->status < 0) {
+                        s->last_error = m->error;
+                        doom(a, &m->error);
+                } else if (!a->doomed)
+                        publish(a, s->rank, 0);
+                return;
+        }
+}
+
+void run_session_disarmed(struct run *run, struct session *s, uint32_t attempt) {
+        struct run_attempt *a = find(run, attempt);
+        if (a && a->ranks[s->rank].state == RANK_ARMED)
+                a->ranks[s->rank].state = RANK_NONE;
+}
+
+void run_session_saver_lost(struct run *run, struct session *s, const struct cairn_error *error) {
+        for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++) {
+                struct run_attempt *a = &run->attempts[i];
+                struct rank_cut *row = &a->ranks[s->rank];
+                if (a->state == ATTEMPT_OPEN &&
+                    (row->state == RANK_ARMED || row->state == RANK_CUT)) {
+                        doom(a, row->state == RANK_CUT ? error : NULL);
+                        row->state = RANK_NONE;
+                }
+        }
+}
+
+/* ---- opening ---- */
+
+static void open_failed(struct run_attempt *a, const struct cairn_error *error) {
+        struct run *run = a->run;
+        attempt_clear(run, a);
+        /* A number that is taken: an agent before us got that far in this generation. */
+        if (error->status == CAIRN_ERR_EXISTS && run->open_failures < 1000) {
+                run->open_failures++;
+                return;
+        }
+        uint64_t pause = OPEN_PAUSE_NS_MIN << (run->open_failures < 7 ? run->open_failures : 7);
+        run->open_failures++;
+        run->open_after_ns = loop_now(&run->agent->loop) +
+                             (pause < OPEN_PAUSE_NS_MAX ? pause : OPEN_PAUSE_NS_MAX);
+        run->fenced = run->fenced || error->status == CAIRN_ERR_STALE;
+        run->last_error = *error;
+        run->attempts_failed++;
+        log_error(LOG_LEVEL_ERROR, "open attempt", error);
+        demand_fail_all(run, error);
+}
+
+static void ask_files(struct run_attempt *a, uint32_t first);
+
+static void opened(void *context, const struct store_message *reply, struct wire_fds *fds) {
+        struct run_attempt *a = context;
+        struct cairn_error error = reply->error;
+        uint32_t first = reply->first, count = (uint32_t) fds->count / 2;
+        if (reply->status == 0 &&
+            (count == 0 || first >= a->run->world || count > a->run->world - first))
+                (void) error_set(&error, CAIRN_ERR_FATAL, "open attempt", a->run->name,
+                                 "the store process answered with %u files for rank %u", count,
+                                 first);
+        if (error.status < 0) {
+                open_failed(a, &error);
+                return;
+        }
+        for (uint32_t i = 0; i < count; i++) {
+                a->ranks[first + i].data_fd = wire_fds_take(fds, 2 * i);
+                a->ranks[first + i].manifest_fd = wire_fds_take(fds, 2 * i + 1);
+        }
+        if (first + count < a->run->world) {
+                ask_files(a, first + count);
+                return;
+        }
+        a->run->open_failures = 0;
+        a->run->open_after_ns = 0;
+        a->state = ATTEMPT_OPEN;
+}
+
+/* As many ranks as one message carries descriptors for. */
+static void ask_files(struct run_attempt *a, uint32_t first) {
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        uint32_t left = a->run->world - first;
+        struct store_message m = {.verb = STORE_ATTEMPT_OPEN,
+                                  .attempt = a->number,
+                                  .first = first,
+                                  .count = left < WIRE_FDS_MAX / 2 ? left : WIRE_FDS_MAX / 2};
+        if (run_store_request(a->run, &m, opened, a, &error) < 0)
+                open_failed(a, &error);
+}
+
+static bool wants_attempt(const struct run *run) {
+        if (run->state != RUN_LIVE || run->fenced || run->end.wanted || run->finish.done ||
+            loop_now(&run->agent->loop) < run->open_after_ns)
+                return false;
+        for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++) {
+                const struct run_attempt *a = &run->attempts[i];
+                if (a->state == ATTEMPT_OPENING)
+                        return false;
+                bool spare = a->state == ATTEMPT_OPEN && !a->doomed;
+                for (uint32_t rank = 0; rank < run->world; rank++)
+                        spare = spare && a->ranks[rank].state < RANK_CUT;
+                if (spare)
+                        return false;
+        }
+        for (uint32_t rank = 0; rank < run->world; rank++)
+                if (run->sessions[rank] && run->sessions[rank]->saver_sealed &&
+                    !run->sessions[rank]->dead)
+                        return true;
+        return false;
+}
+
+static void open_next(struct run *run) {
+        struct run_attempt *a = NULL;
+        for (size_t i = 0; i < RUN_ATTEMPT_COUNT && !a; i++)
+                if (run->attempts[i].state == ATTEMPT_EMPTY)
+                        a = &run->attempts[i];
+        if (!a)
+                return;
+        a->number = ++run->attempt_last;
+        a->state = ATTEMPT_OPENING;
+        ask_files(a, 0);
+}
+
+static void arm(struct run *run, uint32_t rank) {
+        struct session *s = run->sessions[rank];
+        struct run_attempt *a = NULL;
+        if (!s || !session_can_arm(s))
+                return;
+        for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++) {
+                struct run_attempt *b = &run->attempts[i];
+                if (b->state == ATTEMPT_OPEN && !b->doomed && b->ranks[rank].state == RANK_NONE &&
+                    b->ranks[rank].data_fd >= 0 && (!a || b->number < a->number))
+                        a = b;
+        }
+        if (!a)
+                return;
+        struct rank_cut *row = &a->ranks[rank];
+        if (session_arm(s, a->number, row->data_fd, row->manifest_fd) == 0)
+                row->state = RANK_ARMED;
+        /* Sent or lost with its saver: these files are handed out once. */
+        close_files(row);
+}
+
+/* ---- the pump ---- */
+
+static void check_open(struct run_attempt *a) {
+        struct run *run = a->run;
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        uint32_t done = 0;
+        const struct rank_cut *first = NULL;
+        for (uint32_t i = 0; i < run->world; i++) {
+                const struct rank_cut *row = &a->ranks[i];
+                done += row->state == RANK_PUBLISHED;
+                if (row->state < RANK_CUT)
+                        continue;
+                if (first && row->step != first->step && !a->doomed) {
+                        (void) error_set(&error, CAIRN_ERR_MISMATCH, "commit", run->name,
+                                         "ranks were cut at steps %lld and %lld",
+                                         (long long) first->step, (long long) row->step);
+                        doom(a, &error);
+                }
+                first = row;
+        }
+        if (a->doomed)
+                wind_up(a);
+        else if (done == run->world)
+                commit(a);
+}
+
+void attempts_pump(struct run *run) {
+        for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++)
+                if (run->attempts[i].state == ATTEMPT_OPEN)
+                        check_open(&run->attempts[i]);
+        if (wants_attempt(run))
+                open_next(run);
+        for (uint32_t rank = 0; rank < run->world; rank++)
+                arm(run, rank);
+}

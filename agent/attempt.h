@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * attempt.h - a run's attempts at checkpoints: opened ahead of need, handed to the savers,
+ * published, committed or discarded (run.h tells the order). Internal to the run; the loop's
+ * thread.
+ */
+#ifndef CAIRN_AGENT_ATTEMPT_H
+#define CAIRN_AGENT_ATTEMPT_H
+
+#include "agent/run.h"
+
+void attempts_init(struct run *run);
+void attempts_done(struct run *run);
+void attempts_pump(struct run *run);
+/* Every attempt that is not being committed is given up; `error` NULL: nobody's fault. */
+void attempts_doom_all(struct run *run, const struct cairn_error *error);
+size_t attempts_open_count(const struct run *run);
+/* Is a cut of this rank at or after `seq` between copy and commit? */
+bool attempts_cover(const struct run *run, uint32_t rank, uint64_t seq);
+/* The same, whatever the seq. */
+bool attempts_in_flight(const struct run *run, uint32_t rank);
+
+#endif

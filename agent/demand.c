@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "agent/demand.h"
+#include "agent/attempt.h"
+#include "base/log.h"
+
+static struct run_waiter *waiter_new(struct run *run) {
+        for (size_t i = 0; i < RUN_WAITER_COUNT_MAX; i++)
+                if (!run->waiters[i].used) {
+                        run->waiters[i] = (struct run_waiter){
+                                .used = true, .since_ns = loop_now(&run->agent->loop)};
+                        return &run->waiters[i];
+                }
+        return NULL;
+}
+
+bool demand_pending(const struct run *run) {
+        for (size_t i = 0; i < RUN_WAITER_COUNT_MAX; i++)
+                if (run->waiters[i].used)
+                        return true;
+        return false;
+}
+
+static bool session_cuttable(const struct session *s) {
+        return s && s->page && s->state >= SESSION_SEALED && s->state <= SESSION_SETTLING;
+}
+
+/* Which seq each rank must be cut at or after; wakes the copiers. */
+static void set_targets(struct run *run, struct run_waiter *w) {
+        for (uint32_t i = 0; i < run->world; i++) {
+                bool updating;
+                struct session *s = run->sessions[i];
+                if (!session_cuttable(s))
+                        continue;
+                w->seq[i] = cut_request(s->page, &updating);
+                if (!updating)
+                        session_ring(s);
+                (void) session_word(s);
+        }
+}
+
+void demand_internal(struct run *run, uint64_t deadline_ns) {
+        struct run_waiter *w = waiter_new(run);
+        if (!w)
+                return;
+        w->internal = true;
+        w->deadline_ns = deadline_ns;
+        set_targets(run, w);
+}
+
+/* Everything is committed as it stands. */
+static bool committed_already(struct run *run) {
+        for (uint32_t i = 0; i < run->world; i++) {
+                struct session *s = run->sessions[i];
+                if (!session_cuttable(s))
+                        return false;
+                struct cut_word w = session_word(s);
+                if (w.phase == CUT_UPDATING || w.seq == 0 ||
+                    atomic_load(&s->page->committed_seq) != w.seq)
+                        return false;
+        }
+        return run->committed_ns != 0 && *run->committed_name;
+}
+
+void demand_periodic(struct run *run) {
+        bool active = false;
+        for (uint32_t i = 0; i < run->world; i++)
+                active = active || (run->sessions[i] && run->sessions[i]->state == SESSION_ACTIVE);
+        if (active && !demand_pending(run) && !committed_already(run))
+                demand_internal(run, loop_now(&run->agent->loop) + run->every_ns);
+}
+
+static void answer(struct run_waiter *w, const char *name, int64_t step, uint64_t bytes,
+                   bool existed) {
+        Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
+        Cairn__Control__SnapshotReply m = CAIRN__CONTROL__SNAPSHOT_REPLY__INIT;
+        m.checkpoint = (ProtobufCBinaryData){strlen(name), (uint8_t *) name};
+        m.step = step;
+        m.bytes = bytes;
+        m.existed = existed;
+        e.body_case = CAIRN__CONTROL__ENVELOPE__BODY_SNAPSHOT_REPLY;
+        e.snapshot_reply = &m;
+        if (!w->internal)
+                server_reply(&w->to, &e, NULL, 0);
+        w->used = false;
+}
+
+static void fail(struct run_waiter *w, const struct cairn_error *error) {
+        if (!w->internal)
+                server_fail(&w->to, error);
+        w->used = false;
+}
+
+int run_snapshot(struct run *run, const struct reply_to *to,
+                 const Cairn__Control__SnapshotRequest *m, struct cairn_error *reterr) {
+        bool any = false;
+        for (uint32_t i = 0; i < run->world; i++)
+                any = any || session_cuttable(run->sessions[i]);
+        if (!any)
+                return error_set(reterr, CAIRN_ERR_BUSY, "snapshot", run->name,
+                                 "no trainer has registered its tensors yet; try again");
+        if (run->fenced)
+                return error_set(reterr, CAIRN_ERR_STALE, "snapshot", run->name,
+                                 "a newer generation of the run exists elsewhere");
+        if (m->tag.len >= sizeof run->waiters[0].tag)
+                return error_set(reterr, CAIRN_ERR_API, "snapshot", run->name,
+                                 "a tag has at most %zu bytes", sizeof run->waiters[0].tag - 1);
+        struct run_waiter *w = waiter_new(run);
+        if (!w)
+                return error_set(reterr, CAIRN_ERR_BUSY, "snapshot", run->name,
+                                 "%d requests wait already", RUN_WAITER_COUNT_MAX);
+        w->to = *to;
+        w->wait = m->wait;
+        memcpy(w->tag, m->tag.data, m->tag.len);
+        uint64_t timeout_ns = m->timeout_ns ? m->timeout_ns : 60 * NSEC_PER_SEC;
+        w->deadline_ns = loop_now(&run->agent->loop) +
+                         (timeout_ns < UINT64_MAX / 4 ? timeout_ns : UINT64_MAX / 4);
+        if (committed_already(run)) {
+                answer(w, run->committed_name, run->committed_step, run->committed_bytes, true);
+                return 0;
+        }
+        set_targets(run, w);
+        run_pump(run);
+        return 0;
+}
+
+/* ---- what became of it ---- */
+
+static bool covers(const struct run *run, const struct run_attempt *a, const struct run_waiter *w) {
+        for (uint32_t i = 0; i < run->world; i++)
+                if (a->ranks[i].state < RANK_CUT || a->ranks[i].seq < w->seq[i])
+                        return false;
+        return true;
+}
+
+void demand_committed(struct run *run, const struct run_attempt *a,
+                      const struct commit_result *committed) {
+        for (size_t i = 0; i < RUN_WAITER_COUNT_MAX; i++) {
+                struct run_waiter *w = &run->waiters[i];
+                if (w->used && covers(run, a, w))
+                        answer(w, committed->name, committed->step, committed->bytes,
+                               committed->existed);
+        }
+}
+
+void demand_failed(struct run *run, const struct run_attempt *a, const struct cairn_error *error) {
+        for (size_t i = 0; i < RUN_WAITER_COUNT_MAX; i++) {
+                struct run_waiter *w = &run->waiters[i];
+                if (!w->used || !covers(run, a, w))
+                        continue;
+                /* Nobody's fault, or ranks that were not level: asked again within its time. */
+                if (error && error->status != CAIRN_ERR_MISMATCH && error->status != CAIRN_ERR_PEER)
+                        fail(w, error);
+                else
+                        set_targets(run, w);
+        }
+}
+
+void demand_fail_all(struct run *run, const struct cairn_error *error) {
+        for (size_t i = 0; i < RUN_WAITER_COUNT_MAX; i++)
+                if (run->waiters[i].used)
+                        fail(&run->waiters[i], error);
+}
+
+const char *demand_tag(const struct run *run, const struct run_attempt *a, uint32_t *ret_reason) {
+        const char *tag = "";
+        *ret_reason = 0;
+        for (size_t i = 0; i < RUN_WAITER_COUNT_MAX; i++) {
+                const struct run_waiter *w = &run->waiters[i];
+                if (!w->used || !covers(run, a, w))
+                        continue;
+                *ret_reason = 1;
+                if (*w->tag)
+                        tag = w->tag;
+        }
+        return tag;
+}
+
+static void say_timeout(struct run *run, struct run_waiter *w) {
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        uint64_t now_ns = loop_now(&run->agent->loop);
+        double waited = (double) (now_ns - w->since_ns) / 1e9;
+        for (uint32_t i = 0; i < run->world && !error.status; i++) {
+                struct session *s = run->sessions[i];
+                if (!session_cuttable(s))
+                        continue;
+                struct cut_word word = session_word(s);
+                double since = (double) (now_ns - s->word_since_ns) / 1e9;
+                if (word.phase == CUT_UPDATING && word.seq < w->seq[i])
+                        (void) error_set(&error, CAIRN_ERR_TIMEOUT, "snapshot", run->name,
+                                         "rank %u (process %d) is inside an update since at least "
+                                         "%.1f s, and a cut can only be taken outside of one",
+                                         i, (int) s->pid, since);
+                else if (!s->saver_sealed)
+                        (void) error_set(&error, CAIRN_ERR_TIMEOUT, "snapshot", run->name,
+                                         "the saver of rank %u is being restarted", i);
+                else if (attempts_in_flight(run, i))
+                        (void) error_set(&error, CAIRN_ERR_TIMEOUT, "snapshot", run->name,
+                                         "the snapshot is still being written after %.1f s; it "
+                                         "goes on",
+                                         waited);
+        }
+        if (!error.status)
+                (void) error_set(&error, CAIRN_ERR_TIMEOUT, "snapshot", run->name,
+                                 "no cut was committed within %.1f s; 'cairn status' shows what "
+                                 "the run waits for",
+                                 waited);
+        fail(w, &error);
+}
+
+/* Answer who only wanted the cut to be taken. */
+static void answer_taken(struct run *run, struct run_waiter *w) {
+        for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++) {
+                const struct run_attempt *a = &run->attempts[i];
+                if (a->state != ATTEMPT_EMPTY && !a->doomed && covers(run, a, w)) {
+                        uint64_t bytes = 0;
+                        for (uint32_t rank = 0; rank < run->world; rank++)
+                                bytes += a->ranks[rank].bytes;
+                        answer(w, "", a->ranks[0].step, bytes, false);
+                        return;
+                }
+        }
+}
+
+static void take(struct run *run, const struct run_waiter *w) {
+        for (uint32_t i = 0; i < run->world; i++) {
+                struct session *s = run->sessions[i];
+                if (!session_cuttable(s) || !s->armed_attempt || s->disarming || s->writing ||
+                    attempts_cover(run, i, w->seq[i]))
+                        continue;
+                session_take(s, w->seq[i] ? w->seq[i] : 1);
+        }
+}
+
+void demand_pump(struct run *run) {
+        uint64_t now_ns = loop_now(&run->agent->loop);
+        for (size_t i = 0; i < RUN_WAITER_COUNT_MAX; i++) {
+                struct run_waiter *w = &run->waiters[i];
+                if (!w->used)
+                        continue;
+                for (uint32_t rank = 0; rank < run->world; rank++)
+                        if (session_cuttable(run->sessions[rank]))
+                                (void) session_word(run->sessions[rank]);
+                if (!w->internal && !server_reach(&w->to))
+                        w->used = false; /* whoever asked hung up */
+                else if (now_ns >= w->deadline_ns)
+                        say_timeout(run, w);
+                else {
+                        take(run, w);
+                        if (!w->wait && !w->internal)
+                                answer_taken(run, w);
+                }
+        }
+}

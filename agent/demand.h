@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * demand.h - cuts that somebody asked for: `cairn snapshot`, `cairn stop`, a period in time.
+ * Requests that arrive while one is under way merge with it, and each gets its own answer. Internal
+ * to the run; the loop's thread.
+ */
+#ifndef CAIRN_AGENT_DEMAND_H
+#define CAIRN_AGENT_DEMAND_H
+
+#include "agent/run.h"
+
+void demand_pump(struct run *run);
+bool demand_pending(const struct run *run);
+/* A cut that nobody waits for. */
+void demand_internal(struct run *run, uint64_t deadline_ns);
+void demand_periodic(struct run *run);
+/* The attempt is durable as `committed` / was given up. */
+void demand_committed(struct run *run, const struct run_attempt *a,
+                      const struct commit_result *committed);
+void demand_failed(struct run *run, const struct run_attempt *a, const struct cairn_error *error);
+/* No attempt can be made: all who wait hear why. */
+void demand_fail_all(struct run *run, const struct cairn_error *error);
+/* Tag and reason for the COMMIT of this attempt. */
+const char *demand_tag(const struct run *run, const struct run_attempt *a, uint32_t *ret_reason);
+
+#endif

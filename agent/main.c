@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cairnd: the agent of one node; also the program of its savers and store processes.
+ */
+#include "agent/agent.h"
+#include "base/fault.h"
+#include "base/log.h"
+#include <fcntl.h>
+
+static const char usage_text[] =
+        "usage: cairnd [--config FILE] [--store STORE] [--socket PATH] [--embedded]\n"
+        "\n"
+        "The agent that checkpoints and restores the training jobs of this machine. `cairn run`\n"
+        "starts a private one where no system agent runs.\n"
+        "\n"
+        "  --config FILE   settings, one `key = value` a line: store, socket, staging_bytes_max,\n"
+        "                  keep_last, group, log_level, stop_deadline_s\n"
+        "  --store STORE   default store (absolute path) for runs that name none\n"
+        "  --socket PATH   where to listen (default /run/cairn/cairnd.sock)\n"
+        "  --embedded      belong to the `cairn run` that started it: end with it\n"
+        "  --version       print the version\n"
+        "  --help          print this\n";
+
+#define STORE_SOCKET_FD 3
+#define SYSTEM_SOCKET "/run/cairn/cairnd.sock"
+
+static int fail(const struct cairn_error *error) {
+        char text[900];
+        fprintf(stderr, "cairnd: %s\n", error_format(error, text, sizeof text));
+        return status_exit_code(error->status);
+}
+
+static int fail_usage(const char *format, const char *what) {
+        fprintf(stderr, "cairnd: ");
+        fprintf(stderr, format, what);
+        fprintf(stderr, "; `cairnd --help` lists the flags\n");
+        return status_exit_code(CAIRN_ERR_API);
+}
+
+/* Each inherited role has one socket, on descriptor 3. */
+static int run_child(int argc, char **argv) {
+        if (fcntl(SAVER_SOCKET_FD, F_GETFD) < 0)
+                return fail_usage("%s is started by cairnd itself", argv[1]);
+        (void) fcntl(SAVER_SOCKET_FD, F_SETFD, FD_CLOEXEC);
+        if (!strcmp(argv[1], "--saver"))
+                return argc == 2 ? saver_main(SAVER_SOCKET_FD)
+                                 : fail_usage("%s takes no argument", argv[1]);
+        return argc == 3 ? store_main(STORE_SOCKET_FD, argv[2])
+                         : fail_usage("%s takes one path", argv[1]);
+}
+
+struct flag {
+        const char *name, *key;
+};
+
+/* The file first, whatever the order on the command line: flags override it. */
+static int read_flags(int argc, char **argv, struct config *c, struct cairn_error *reterr) {
+        static const struct flag flags[] = {
+                {"--config", NULL}, {"--store", "store"}, {"--socket", "socket"}};
+        for (int pass = 0; pass < 2; pass++)
+                for (int i = 1; i < argc; i++) {
+                        const struct flag *f = NULL;
+                        for (size_t k = 0; k < sizeof flags / sizeof *flags; k++)
+                                if (!strcmp(argv[i], flags[k].name))
+                                        f = &flags[k];
+                        if (!strcmp(argv[i], "--embedded")) {
+                                c->embedded = true;
+                                continue;
+                        }
+                        if (!f)
+                                return error_set(reterr, CAIRN_ERR_API, "read flags", argv[i],
+                                                 "there is no such flag; `cairnd --help` lists "
+                                                 "them");
+                        if (++i == argc)
+                                return error_set(reterr, CAIRN_ERR_API, "read flags", f->name,
+                                                 "a value is missing");
+                        if (pass == 0 && !f->key)
+                                TRY(config_load(c, argv[i], reterr));
+                        else if (pass == 1 && f->key)
+                                TRY(config_set(c, f->key, argv[i], reterr));
+                }
+        if (!*c->socket)
+                TRY(config_set(c, "socket", SYSTEM_SOCKET, reterr));
+        return config_check(c, reterr);
+}
+
+/* 0..2 must be open, or the first socket would be taken for standard error. */
+static void open_standard(void) {
+        for (int fd = 0; fd < 3; fd++)
+                if (fcntl(fd, F_GETFD) < 0)
+                        (void) open("/dev/null", O_RDWR);
+}
+
+int main(int argc, char **argv) {
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        struct config config;
+        if (argc > 1 && (!strcmp(argv[1], "--saver") || !strcmp(argv[1], "--store-process")))
+                return run_child(argc, argv);
+        open_standard();
+        for (int i = 1; i < argc; i++) {
+                if (!strcmp(argv[i], "--version")) {
+                        printf("cairnd %s\n", CAIRN_VERSION);
+                        return 0;
+                }
+                if (!strcmp(argv[i], "--help")) {
+                        fputs(usage_text, stdout);
+                        return 0;
+                }
+        }
+        config_init(&config);
+        if (read_flags(argc, argv, &config, &error) < 0)
+                return fail(&error);
+        if (fault_init(getenv("CAIRN_FAULT"), &error) < 0)
+                return fail(&error);
+        log_init("cairnd", config.log_level);
+        struct agent *agent = calloc(1, sizeof *agent);
+        if (!agent)
+                return status_exit_code(CAIRN_ERR_NOMEM);
+        int r = agent_init(agent, &config, &agent_ops_processes, "/proc/self/exe", &error);
+        if (r == 0)
+                r = agent_run(agent, &error);
+        int code = r < 0 ? fail(&error) : 0;
+        agent_done(agent);
+        free(agent);
+        return code;
+}

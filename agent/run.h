@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * run.h - one training job on this node: its generation, its sessions, its attempts at checkpoints
+ * and who waits for them.
+ *
+ *   STARTING -> LIVE -> ENDING -> ENDED
+ *
+ * Attempts. Files are opened before a copy may start: the store process opens attempt n (run-wide
+ * number within the generation), each local saver is armed with its files, cuts, writes; the
+ * manifests are published; when all ranks have acknowledged one and the same step, COMMIT. Two
+ * attempts exist at a time: while one is written and committed, the next is open already, so that a
+ * saver is armed again the moment its staging is free. A failed write, a NACK or different steps
+ * doom an attempt everywhere; the next one is independent of it.
+ *
+ * run_pump looks at everything and starts what can be started; it is called after each event and is
+ * idempotent.
+ */
+#ifndef CAIRN_AGENT_RUN_H
+#define CAIRN_AGENT_RUN_H
+
+#include "agent/agent.h"
+#include "agent/session.h"
+
+#define RUN_ATTEMPT_COUNT 2
+#define RUN_WAITER_COUNT_MAX 64
+#define RUN_STORE_TRIES 3
+#define RUN_TICK_NS (100 * NSEC_PER_MSEC) /* while somebody waits */
+#define RUN_KILL_NS (10 * NSEC_PER_SEC)
+#define RUN_BANDWIDTH_ASSUMED (50 * MiB) /* bytes per second, until a write was measured */
+
+enum run_state { RUN_STARTING, RUN_LIVE, RUN_ENDING, RUN_ENDED, RUN_STATE_COUNT };
+
+enum rank_state { RANK_NONE, RANK_ARMED, RANK_CUT, RANK_WRITTEN, RANK_PUBLISHED };
+struct rank_cut {
+        enum rank_state state;
+        int data_fd, manifest_fd; /* until armed */
+        uint64_t seq, bytes, cut_ns;
+        int64_t step;
+};
+enum attempt_state {
+        ATTEMPT_EMPTY,
+        ATTEMPT_OPENING,
+        ATTEMPT_OPEN,
+        ATTEMPT_COMMITTING,
+        ATTEMPT_DISCARDING
+};
+struct run_attempt {
+        enum attempt_state state;
+        struct run *run;
+        uint32_t number;
+        unsigned tries;
+        bool doomed;
+        struct cairn_error error; /* why */
+        struct rank_cut ranks[SESSION_COUNT_MAX];
+};
+struct run_waiter {
+        bool used, internal, wait;
+        bool asked; /* a cut was asked for on its behalf */
+        struct reply_to to;
+        uint64_t deadline_ns, since_ns;
+        char tag[128];
+        uint64_t seq[SESSION_COUNT_MAX]; /* by rank: a cut at or after it */
+};
+struct run {
+        struct agent *agent;
+        enum run_state state;
+        char name[RUN_NAME_BYTES_MAX + 1];
+        char store[STORE_PATH_BYTES];
+        char run_dir[STORE_PATH_BYTES];
+        uid_t uid;
+        uint32_t world;
+        uint64_t generation, restart, every_steps, every_ns;
+        uint32_t keep_last;
+        enum start_mode mode, intent;
+        char checkpoint[STORE_PATH_BYTES];
+        int64_t checkpoint_step;
+        Cairn__Control__Start
+                *start; /* the last request, unpacked on the heap: overrides, conversions */
+        struct reply_to start_reply;
+        bool start_pending; /* waits for the predecessor's sessions */
+        struct wire_fds start_fds;
+        struct store_message *start_request;
+
+        struct reply_to runner;
+        int runner_fd;
+        struct loop_source runner_source;
+        struct loop_timer kill_timer, every_timer, tick_timer;
+
+        struct session *sessions[SESSION_COUNT_MAX]; /* by rank; the newest */
+        struct held_hello successors[SESSION_COUNT_MAX];
+
+        struct run_attempt attempts[RUN_ATTEMPT_COUNT];
+        uint32_t attempt_last;
+        unsigned open_failures; /* in a row; opening again waits longer each time */
+        uint64_t open_after_ns;
+        unsigned store_pending; /* callbacks that will come */
+        bool retaining, pumping, pump_again, fenced;
+
+        struct run_waiter waiters[RUN_WAITER_COUNT_MAX];
+        struct { /* cairn stop */
+                bool active, cut_demanded, termed;
+                struct reply_to replies[8];
+                size_t reply_count;
+                uint64_t half_ns, deadline_ns;
+        } stop;
+        struct {
+                struct reply_to replies[SESSION_COUNT_MAX];
+                uint32_t count;
+                bool sent, done;
+                char reason[128];
+                int64_t step;
+        } finish;
+        struct {
+                struct reply_to reply;
+                bool wanted, sent;
+                char reason[256];
+                int32_t code;
+                uint64_t deadline_ns;
+        } end;
+
+        /* what people see */
+        char committed_name[NAME_BYTES];
+        int64_t committed_step; /* -1: none in this generation, nor its parent */
+        uint64_t committed_seq, committed_bytes, committed_ns; /* loop time; 0: not by this agent */
+        uint64_t attempts_failed, checkpoints_committed;
+        struct cairn_error last_error;
+};
+
+/* Start of a runner; answers itself. */
+int run_start(struct agent *a, struct connection *c, const struct reply_to *to,
+              const Cairn__Control__Start *m, struct wire_fds *fds, struct cairn_error *reterr);
+/* Hello of a trainer, for a run that is LIVE: Welcome, Wait or an error. */
+int run_hello(struct run *run, struct held_hello *hello, struct cairn_error *reterr);
+int run_rank_exit(struct run *run, const struct reply_to *to, uint32_t rank,
+                  struct cairn_error *reterr);
+int run_snapshot(struct run *run, const struct reply_to *to,
+                 const Cairn__Control__SnapshotRequest *m, struct cairn_error *reterr);
+int run_stop(struct run *run, const struct reply_to *to, uint64_t duration_ns,
+             struct cairn_error *reterr);
+int run_finish(struct run *run, struct session *s, const struct reply_to *to,
+               const Cairn__Control__Finish *m, struct cairn_error *reterr);
+int run_end(struct run *run, const struct reply_to *to, const char *reason, int32_t code,
+            struct cairn_error *reterr);
+void run_runner_gone(struct run *run);
+void run_free(struct run *run);
+void run_pump(struct run *run);
+struct session *run_session(const struct run *run, uint32_t rank);
+bool run_sessions_ended(const struct run *run);
+/* Is anything of this session between its cut and its commit? */
+bool run_session_in_flight(const struct run *run, const struct session *s);
+
+/* Told by sessions. */
+void run_session_cut(struct run *run, struct session *s, const struct saver_message *m);
+void run_session_void(struct run *run, struct session *s, const struct saver_message *m);
+void run_session_written(struct run *run, struct session *s, const struct saver_message *m);
+void run_session_saver_lost(struct run *run, struct session *s, const struct cairn_error *error);
+void run_session_disarmed(struct run *run, struct session *s, uint32_t attempt);
+void run_session_ended(struct run *run, struct session *s);
+
+/* Bytes per second for limits: measured, else assumed. */
+uint64_t run_bandwidth(const struct run *run);
+/* Send a request to the run's store; keeps the run alive until the answer. */
+int run_store_request(struct run *run, struct store_message *m, agent_store_fn reply, void *context,
+                      struct cairn_error *reterr);
+
+const char *run_state_name(enum run_state state);
+
+#endif
