@@ -7,6 +7,7 @@
 #include "agent/store.h"
 #include "agent/commit.h"
 #include "agent/generation.h"
+#include "agent/recall.h"
 #include "agent/restore.h"
 #include "base/fault.h"
 #include "format/wire.h"
@@ -199,7 +200,7 @@ static int do_on_run(struct child *c, struct open_run *r, struct store_message *
         case STORE_UNPIN:
                 return mark_pin(&r->run, m->name, m->verb == STORE_PIN, reterr);
         case STORE_REOPEN:
-                return 0;
+                return generation_recall(&r->run, r->generation, &m->started, reterr);
         default:
                 return error_set(reterr, CAIRN_ERR_API, "store request", m->run,
                                  "verb %d is unknown", (int) m->verb);
