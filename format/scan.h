@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * scan.h - the read-only view of a run's folder: generations, checkpoints, attempts, lineage. Used by the agent's
- * store process to judge an intent and by the tools; changes nothing on disk. Validity of a checkpoint is COMMIT plus
- * matching manifests' digests (checkpoint_check), never its name.
+ * scan.h - the read-only view of a run's folder: generations, checkpoints, attempts, lineage. Used
+ * by the agent's store process to judge an intent and by the tools; changes nothing on disk.
+ * Validity of a checkpoint is COMMIT plus matching manifests' digests (checkpoint_check), never its
+ * name.
  */
 #ifndef CAIRN_SCAN_H
 #define CAIRN_SCAN_H
@@ -13,20 +14,23 @@
 enum checkpoint_validity {
         CHECKPOINT_UNCHECKED = 0,
         CHECKPOINT_VALID = 1,
-        CHECKPOINT_FLAGGED = 2,  /* valid, but never chosen by itself: suspect ending or non-finite state */
-        CHECKPOINT_DAMAGED = 3,  /* error says why */
-        CHECKPOINT_ROLLABLE = 4, /* an attempt of a past generation whose manifests are all there */
+        CHECKPOINT_FLAGGED =
+                2, /* valid, but never chosen by itself: suspect ending or non-finite state */
+        CHECKPOINT_DAMAGED =
+                3, /* error says why; attempts: not complete, or not possible to roll forward */
+        CHECKPOINT_ROLLABLE = 4, /* an attempt on the lineage whose manifests are all there and make
+                                    a whole checkpoint */
 };
 struct scan_checkpoint {
         char name[NAME_BYTES]; /* directory */
-        int64_t step;
+        int64_t step;          /* attempts: of their manifests, -1 if unknown */
         uint64_t generation;
         uint32_t attempt; /* attempts only */
         bool is_attempt;  /* .pending or .stale directory */
         bool pinned;
-        bool on_lineage;  /* of the newest started generation */
+        bool on_lineage; /* of the newest started generation */
         enum checkpoint_validity validity;
-        uint64_t bytes;   /* data, from COMMIT */
+        uint64_t bytes; /* data, from COMMIT */
         uint64_t time_ns;
         struct cairn_error error;
 };
@@ -36,7 +40,8 @@ struct scan_generation {
         int64_t parent_step;
         uint64_t parent_generation; /* 0: none */
         char parent[NAME_BYTES];
-        uint32_t world;
+        uint32_t world;           /* 0: the claim cannot be read */
+        struct cairn_error error; /* status 0, or why claim or start cannot be used */
 };
 struct run_scan {
         struct scan_generation *generations; /* ascending */
@@ -44,33 +49,47 @@ struct run_scan {
         struct scan_checkpoint *checkpoints; /* ascending (generation, step); attempts after them */
         size_t checkpoint_count;
         uint64_t generation_max; /* highest claim, started or not; 0: none */
-        bool finished;
+        bool finished; /* by the newest started generation: one that started later goes on */
         char finished_reason[128];
         int64_t finished_step;
 };
 
-/* Open a store directory (read-only) and check its marker. NOTFOUND: no such directory; MISMATCH: no or foreign
- * marker; UNREACHABLE: cannot be listed. */
-int store_open(const struct io_ops *io, const char *path, int *ret_dirfd, struct cairn_error *reterr);
+/* Open a store directory (read-only) and check its marker. NOTFOUND: no such directory; MISMATCH:
+ * no or foreign marker; UNREACHABLE: cannot be listed. */
+int store_open(const struct io_ops *io, const char *path, int *ret_dirfd,
+               struct cairn_error *reterr);
 /* The run's folder beneath it; NOTFOUND if the run does not exist. */
-int run_open(const struct io_ops *io, int store_dirfd, const char *run, int *ret_dirfd, struct cairn_error *reterr);
-/* depth: false = names and COMMIT headers, true = also manifest digests of each checkpoint. */
-int run_scan(const struct io_ops *io, int run_dirfd, const char *run, bool check_digests, struct run_scan *ret,
+int run_open(const struct io_ops *io, int store_dirfd, const char *run, int *ret_dirfd,
              struct cairn_error *reterr);
+/* check_digests: false = names and COMMIT records (validity UNCHECKED or FLAGGED, or DAMAGED), true
+ * = also the digests of INDEX and all manifests and the size of each data file. Attempts on the
+ * lineage are always judged. A checkpoint that disappears meanwhile is left out. Errors are of the
+ * folder as a whole: it cannot be listed, a file cannot be read for want of permission or memory,
+ * the mark of the end is damaged. */
+int run_scan(const struct io_ops *io, int run_dirfd, const char *run, bool check_digests,
+             struct run_scan *ret, struct cairn_error *reterr);
 void run_scan_done(struct run_scan *scan);
 
-/* Newest candidate to resume from on the lineage of the newest started generation: highest (generation, step), VALID
- * (or ROLLABLE where allowed). `skip` of them are passed over (fall back from damaged ones). NULL: none. */
+/* Newest candidate to resume from on the lineage of the newest started generation: highest
+ * (generation, step) that is VALID or UNCHECKED, or an attempt that is ROLLABLE (is_attempt; to be
+ * rolled forward first). `skip` of them are passed over (fall back from damaged ones). NULL: none.
+ */
 const struct scan_checkpoint *scan_newest(const struct run_scan *scan, size_t skip);
-const struct scan_checkpoint *scan_find_step(const struct run_scan *scan, int64_t step); /* on the lineage first */
+const struct scan_checkpoint *scan_find_step(const struct run_scan *scan,
+                                             int64_t step); /* usable ones first, then
+                                                               those on the lineage */
 
-/* COMMIT, INDEX and every manifest: digests, agreement, coverage; data files' sizes and headers. Without `data`, no data
- * bytes are read; with it every chunk and tensor CRC is checked. *ret_tensors etc. for the report (NULL allowed). */
-struct verify_result { uint64_t files, tensors, bytes; };
-int checkpoint_check(const struct io_ops *io, int run_dirfd, const char *name, const char *run, bool data,
-                     struct verify_result *ret, struct cairn_error *reterr);
+/* COMMIT, INDEX and every manifest: digests, agreement, coverage; data files' sizes and headers.
+ * Without `data`, no data bytes are read; with it every chunk and tensor CRC is checked.
+ * *ret_tensors etc. for the report (NULL allowed). */
+struct verify_result {
+        uint64_t files, tensors, bytes;
+};
+int checkpoint_check(const struct io_ops *io, int run_dirfd, const char *name, const char *run,
+                     bool data, struct verify_result *ret, struct cairn_error *reterr);
 /* INDEX and COMMIT of a checkpoint, checked against each other. */
 int checkpoint_load(const struct io_ops *io, int run_dirfd, const char *name, struct arena *arena,
-                    struct file_content *ret_index, struct file_content *ret_commit, struct cairn_error *reterr);
+                    struct file_content *ret_index, struct file_content *ret_commit,
+                    struct cairn_error *reterr);
 
 #endif

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * verify.h - the manifests of a checkpoint or attempt directory, as scan.c and verify.c share them.
+ */
+#ifndef CAIRN_VERIFY_H
+#define CAIRN_VERIFY_H
+
+#include "format/scan.h"
+
+/* "<directory>/<file>", for errors and for opening beneath the run's folder. */
+#define VERIFY_PATH_BYTES (2 * NAME_BYTES + 2)
+const char *verify_path(char *path, const char *directory, const char *file);
+
+/* A manifest as read: content in the arena, digest of its file. */
+struct verify_manifest {
+        struct file_content content;
+        uint32_t crc32c;
+        uint64_t bytes;
+};
+/* Rank's manifest, and that its data file has the size and the header that it says. */
+int verify_manifest(const struct io_ops *io, int run_dirfd, const char *directory, const char *run,
+                    uint32_t rank, struct arena *arena, struct verify_manifest *ret,
+                    struct cairn_error *reterr);
+/* The files of a committed checkpoint are the bytes that COMMIT has the digests of; data: sizes. */
+int verify_digests(const struct io_ops *io, int run_dirfd, const char *directory,
+                   const Cairn__Format__Commit *commit, struct cairn_error *reterr);
+/* All data bytes of a rank: chunk checksums, tensor checksums, zeros between, step counters. */
+int verify_data(const struct io_ops *io, int run_dirfd, const char *directory,
+                const struct file_content *manifest, struct cairn_error *reterr);
+
+#endif
