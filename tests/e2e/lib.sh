@@ -1,0 +1,213 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2034 # used by the scripts
+# SPDX-License-Identifier: Apache-2.0
+#
+# lib.sh - what the end-to-end scripts share; sourced, never run. A script gets a private folder, store
+# and runtime directory; everything it starts carries CAIRN_E2E=<that folder> in its environment, and
+# whatever of it is left at the end is killed by its process id. Every wait has a deadline.
+#
+#     . "$(dirname "$0")/lib.sh"
+#     start demo --every 10steps -- "${tiny[@]}" --steps 50    # `cairn run` in the background: $runner
+#     wait_step "$work/demo.log" 20 10                          # within 10 s
+#     finish 30; expect_code 0                                  # its end, within 30 s: $code, $output
+#     try 66 'has no checkpoint' "$cairn" run --mode resume -- true
+#     ok "RESUME-5 resume of a missing run is refused"
+
+set -euo pipefail
+export LC_ALL=C
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+BUILD=${BUILD:-build}
+case $BUILD in /*) ;; *) BUILD=$PWD/$BUILD ;; esac
+export BUILD
+cairn=$BUILD/cairn
+train=$BUILD/cairn-train
+helpers=$BUILD/tests/e2e
+
+name=$(basename "$0" .sh)
+work=$(mktemp -d "${TMPDIR:-/tmp}/$name-XXXXXX")
+export CAIRN_E2E=$work CAIRN_STORE=$work/store XDG_RUNTIME_DIR=$work/run
+mkdir -m 700 "$work/run"
+unset CAIRN_RUN CAIRN_SOCKET CAIRN_FAULT CAIRN_DEBUG_MUTATION CAIRN_LOG RANK LOCAL_RANK WORLD_SIZE \
+        LOCAL_WORLD_SIZE SLURM_PROCID SLURM_NTASKS
+runner='' code='' output=''
+
+skip() {
+        echo "$*"
+        exit 77
+}
+ok() {
+        echo "ok $*"
+}
+# Says what went wrong and shows the end of what the programs said.
+die() {
+        local file
+        echo "✗ $*"
+        for file in "$work"/*.out; do
+                [ -s "$file" ] || continue
+                echo "--- ${file##*/}"
+                tail -n 25 "$file"
+        done
+        exit 1
+}
+
+# Process ids of what this test started and did not wait for.
+left_over() {
+        local file pid
+        # shellcheck disable=SC2013
+        for file in $(grep -lzxF "CAIRN_E2E=$work" /proc/[0-9]*/environ 2>/dev/null); do
+                pid=${file#/proc/}
+                pid=${pid%/environ}
+                [ "$pid" = $$ ] || echo "$pid"
+        done
+        return 0
+}
+clean_up() {
+        local status=$? pid round
+        trap '' INT TERM HUP
+        for round in 1 2 3; do # what is being started may escape the first look
+                for pid in $(left_over); do
+                        kill -KILL "$pid" 2>/dev/null || true
+                done
+        done
+        if [ "$status" -ne 0 ] && [ "$status" -ne 77 ] && [ -n "${KEEP:-}" ]; then
+                echo "kept: $work ($round)"
+        else
+                chmod -R u+rwX "$work" 2>/dev/null || true
+                rm -rf "$work"
+        fi
+        exit "$status"
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+for program in "$cairn" "$BUILD/cairnd" "$train" "$helpers/trainlog" "$helpers/json" "$helpers/process"; do
+        [ -x "$program" ] || skip "$program is not built"
+done
+
+# A corpus and a model so small that a step takes about a millisecond.
+seq 100000 104000 >"$work/text"
+tiny=("$train" --data "$work/text" --layers 1 --heads 2 --width 16 --context 16 --batch 2 --quiet)
+
+# RANDOM follows from it; SEED=N repeats a run.
+SEED=${SEED:-$(od -An -N3 -tu4 /dev/urandom | tr -d ' ')}
+RANDOM=$((SEED % 32768))
+between() { # low, high: sets $picked
+        picked=$(($1 + (RANDOM * 32768 + RANDOM) % ($2 - $1 + 1)))
+}
+
+now_ms() {
+        local now=${EPOCHREALTIME/[.,]/}
+        echo $((now / 1000))
+}
+
+# start RUN [cairn run's options] -- command: the log is $work/RUN.log if the command is cairn-train.
+start() {
+        local run=$1 options=() command=()
+        shift
+        while [ "$1" != -- ]; do
+                options+=("$1")
+                shift
+        done
+        shift
+        command=("$@")
+        [ "${command[0]}" != "$train" ] || command+=(--log "$work/$run.log")
+        output=$work/$run.out
+        "$cairn" run --run "$run" "${options[@]}" -- "${command[@]}" >>"$output" 2>&1 &
+        runner=$!
+}
+# The background command's end within so many seconds: its status is $code.
+finish() { # seconds
+        local limit=$(($(now_ms) + $1 * 1000))
+        while kill -0 "$runner" 2>/dev/null; do
+                [ "$(now_ms)" -lt "$limit" ] || die "cairn run did not end within $1 s"
+                sleep 0.02
+        done
+        code=0
+        wait "$runner" || code=$?
+}
+expect_code() { # what finish saw
+        [ "$code" -eq "$1" ] || die "cairn run ended with $code, not with $1"
+}
+# run RUN options -- command: start and finish; expects success.
+run() {
+        start "$@"
+        finish 60
+        expect_code 0
+}
+
+# wait_step LOG STEP SECONDS: its number is printed to $reached. Fails early when $runner ends.
+wait_step() {
+        reached=$("$helpers/trainlog" wait "$1" "$2" "$3" "$runner") ||
+                die "step $2 was not reached in ${1##*/} within $3 s (last: ${reached:-none})"
+}
+# wait_for SECONDS command...: until the command succeeds.
+wait_for() {
+        local limit=$(($(now_ms) + $1 * 1000))
+        shift
+        until "$@" >/dev/null 2>&1; do
+                [ "$(now_ms)" -lt "$limit" ] || die "not within the time: $*"
+                sleep 0.02
+        done
+}
+gone() {
+        ! kill -0 "$1" 2>/dev/null
+}
+
+# The process ids of a kind (trainer, agent, saver, store) among the runner's descendants.
+pids_of() {
+        "$helpers/process" "$runner" "$1"
+}
+pid_of() { # kind: waits for one; sets $pid
+        local limit=$(($(now_ms) + 10000))
+        until pid=$(pids_of "$1" | head -n 1) && [ -n "$pid" ]; do
+                [ "$(now_ms)" -lt "$limit" ] || die "there is no $1 process"
+                sleep 0.02
+        done
+}
+# SIGKILL to `cairn run` and everything below it: the machine is gone.
+kill_all() {
+        "$helpers/process" "$runner" kill-tree
+        wait "$runner" 2>/dev/null || true
+}
+
+# try CODE PATTERN command...: exit status and what it says (extended regular expression, both streams).
+try() {
+        local expected=$1 pattern=$2 status=0
+        shift 2
+        said=$(timeout -k 5 60 "$@" 2>&1) || status=$?
+        [ "$status" -eq "$expected" ] ||
+                die "exit status $status, not $expected: ${*##*/}"$'\n'"    $said"
+        grep -Eq -- "$pattern" <<<"$said" ||
+                die "does not say '$pattern': ${*##*/}"$'\n'"    $said"
+}
+json() { # path; JSON on standard input
+        "$helpers/json" "$1"
+}
+says() { # file, pattern
+        grep -Eq -- "$2" "$1" || die "${1##*/} does not say '$2'"
+}
+never_says() {
+        ! grep -Eq -- "$2" "$1" || die "${1##*/} says '$2'"
+}
+
+# The steps of a run's checkpoints on the lineage, ascending.
+steps_of() {
+        "$cairn" list "$1" --json | "$helpers/json" 'checkpoints.*.lineage&attempt&step' |
+                awk '$1 == "true" && $2 == "false" { print $3 }'
+}
+newest_of() {
+        "$cairn" list "$1" --json | "$helpers/json" 'checkpoints.*.newest&checkpoint' |
+                awk '$1 == "true" { print $2 }'
+}
+
+# Names, types, modes, sizes, times and contents of everything below a folder.
+digest() {
+        (cd "$1" && find . -printf '%P %y %m %s %T@\n' | sort && find . -type f -print0 | sort -z |
+                xargs -0r sha256sum) | sha256sum
+}
+
+# The same lines but for "seconds".
+same_log() { # reference, other
+        "$helpers/trainlog" compare "$1" "$2" || die "${2##*/} differs from ${1##*/}"
+}

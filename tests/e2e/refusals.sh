@@ -1,0 +1,146 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# What Cairn refuses: the exit status, a sentence that names thing, reason and remedy, and a store in
+# which not a byte, name, size or time has changed (RESUME-5, 6, 7, 10; DESIGN sections 9 and 11).
+. "$(dirname "$0")/lib.sh"
+args=(--steps 30 --seed 3)
+trainer=("${tiny[@]}" "${args[@]}")
+
+run finished --every 10steps -- "${trainer[@]}"
+run open --every 10steps -- "${trainer[@]}" --stop-at 20
+run damaged --every 10steps --keep-last 1 -- "${trainer[@]}" --stop-at 20
+for file in "$CAIRN_STORE"/damaged/0*/rank-00000.data; do
+        printf 'x' | dd of="$file" bs=1 seek=5000 conv=notrunc status=none
+done
+for file in "$CAIRN_STORE"/damaged/0*/COMMIT; do
+        printf 'x' | dd of="$file" bs=1 seek=70 conv=notrunc status=none
+done
+
+# refused CODE PATTERN WHAT cairn's arguments...: the store is as it was.
+refused() {
+        local expected=$1 pattern=$2 what=$3 before after
+        shift 3
+        before=$(digest "$CAIRN_STORE")
+        try "$expected" "$pattern" "$cairn" "$@"
+        after=$(digest "$CAIRN_STORE")
+        [ "$before" = "$after" ] || die "$what: the store was changed"
+        [ "$(wc -c <<<"$said")" -gt 20 ] || die "$what: says only '$said'"
+        ok "$what: $expected"
+}
+# start_refused CODE PATTERN WHAT run's options -- : no trainer may have been started either.
+start_refused() {
+        local expected=$1 pattern=$2 what=$3
+        shift 3
+        rm -f "$work/began"
+        refused "$expected" "$pattern" "$what" run "$@" -- touch "$work/began"
+        [ ! -e "$work/began" ] || die "$what: the command was started"
+}
+
+start_refused 73 'resume' "RESUME-7 a fresh start on a used run" --run open
+start_refused 73 'finished' "RESUME-7 a fresh start on a finished run" --run finished
+start_refused 66 'nothing to resume' "RESUME-5 resume of a missing run" --run missing --mode resume
+start_refused 66 'finished.*--from' "RESUME-5 resume of a finished run" --run finished --mode resume
+start_refused 65 'damaged|intact|verify' "RESUME-5 resume of a damaged run" --run damaged --mode resume
+start_refused 65 'damaged|intact|verify' "auto on a damaged run" --run damaged --mode auto
+start_refused 64 'auto never|leave one' "auto with --from" --run open --mode auto --from 10
+start_refused 66 'no checkpoint of step 15' "--from a missing step" --run open --from 15
+start_refused 0 'finished' "auto on a finished run does nothing" --run finished --mode auto
+[ ! -e "$CAIRN_STORE/missing" ] || die "the missing run has a folder now"
+
+# A checkpoint of another run under this run's name.
+cp -a "$CAIRN_STORE/open" "$CAIRN_STORE/foreign"
+start_refused 78 'another run|open' "RESUME-5 resume of a foreign run" --run foreign --mode resume
+
+# The trainer is another one: the first difference is named.
+before=$(digest "$CAIRN_STORE")
+identity() { # pattern, what, trainer's options
+        local pattern=$1 what=$2
+        shift 2
+        try 78 "$pattern" "$cairn" run --run open --mode resume -- "${trainer[@]}" --log "$work/o.log" "$@"
+        ok "RESUME-6 $what: 78"
+}
+identity 'config\.width' "another model" --width 32
+identity 'data\.(vocabulary|fingerprint)' "other data" --data "$BUILD/../LICENSE"
+identity 'config\.lr' "another rate (RESUME-10)" --lr 0.5
+# Nothing of these starts is committed: the checkpoints are those from before.
+[ "$(steps_of open | tr '\n' ' ')" = "10 20 " ] || die "steps of open: $(steps_of open | tr '\n' ' ')"
+ok "RESUME-10 a rate is accepted with --override"
+run open --mode resume --override config.lr=0.002 -- "${trainer[@]}" --stop-at 25
+
+# Stores.
+refused 66 'store' "resume in a missing store" run --run r --store "$work/nowhere" --mode resume -- true
+refused 66 'store' "auto in a missing store" run --run r --store "$work/nowhere" --mode auto -- true
+[ ! -e "$work/nowhere" ] || die "a missing store was created"
+mkdir "$work/unmarked"
+refused 78 'store' "auto in a folder that is no store" run --run r --store "$work/unmarked" --mode auto -- true
+[ -z "$(ls -A "$work/unmarked")" ] || die "a folder became a store"
+: >"$work/file"
+refused 73 'folder|directory' "a file as a store" run --run r --store "$work/file" --mode fresh -- true
+[ ! -s "$work/file" ] || die "the file was written to"
+if [ "$(id -u)" -ne 0 ]; then
+        chmod 000 "$CAIRN_STORE"
+        try 77 'store' "$cairn" run --run open --mode auto -- true
+        chmod 700 "$CAIRN_STORE"
+        ok "auto on a store that cannot be listed: 77"
+        chmod 500 "$CAIRN_STORE"
+        try '(73|77)' 'store' "$cairn" run --run new -- true
+        chmod 700 "$CAIRN_STORE"
+        ok "fresh on a store that cannot be written"
+else
+        user=(setpriv --reuid 65534 --regid 65534 --clear-groups env XDG_RUNTIME_DIR="$work/other")
+        mkdir -m 700 "$work/other"
+        chown 65534:65534 "$work/other"
+        chmod 755 "$work"
+        chmod 700 "$CAIRN_STORE"
+        if "${user[@]}" test -x "$cairn"; then
+                before=$(digest "$CAIRN_STORE")
+                try 77 'store|permission' "${user[@]}" "$cairn" run --run open --mode auto -- true
+                ok "auto on a store that cannot be listed: 77"
+                chmod 755 "$CAIRN_STORE"
+                try 77 'store|permission|open' "${user[@]}" "$cairn" run --run new -- true
+                chmod 700 "$CAIRN_STORE"
+                ok "fresh on a store that cannot be written: 77"
+        fi
+fi
+
+# A living run.
+start living --every 10m -- "${trainer[@]}" --stall-step 11 --stall-ms 60000
+wait_step "$work/living.log" 10 10
+for mode in fresh resume auto; do
+        refused 73 'running already' "a second cairn run (--mode $mode) of a living run" \
+                run --run living --mode $mode -- touch "$work/began"
+done
+# Another runtime directory hides the agent; the run's lock does not.
+mkdir -m 700 "$work/run2"
+XDG_RUNTIME_DIR=$work/run2 refused 73 'living|running' "a second agent for a living run" \
+        run --run living --mode auto -- touch "$work/began"
+[ ! -e "$work/began" ] || die "a second trainer was started"
+[ "$("$helpers/trainlog" last "$work/living.log")" -eq 10 ] || die "the living run was disturbed"
+kill_all
+
+# The command line.
+refused 64 'no command .*frobnicate' "an unknown subcommand" frobnicate
+refused 64 'usage' "no subcommand"
+refused 64 'which command' "cairn run without a command" run --run r
+refused 64 'every' "a bad --every" run --run r --every soon -- true
+refused 64 'every' "--every 0steps" run --run r --every 0steps -- true
+refused 64 'mode' "a bad --mode" run --run r --mode maybe -- true
+refused 64 'override' "an --override without =" run --run r --override x -- true
+refused 64 'convert' "a --convert without =" run --run r --convert x -- true
+refused 64 'frob' "an unknown option" run --frob -- true
+refused 64 'init-from' "--from with --init-from" run --run r --from 3 --init-from open@10 -- true
+refused 64 'init-from' "--init-from with resume" run --run r --mode resume --init-from open@10 -- true
+refused 64 'name' "a run's name with a slash" run --run a/b -- true
+refused 64 'keep-last' "--keep-last 0" run --run r --keep-last 0 -- true
+refused 64 'nproc-per-node' "--nproc-per-node 0" run --run r --nproc-per-node 0 -- true
+refused 64 'timeout' "a bad --timeout" snapshot open --timeout never
+refused 69 'not running' "a snapshot of a run that does not run" snapshot open
+refused 69 'not running' "stop of a run that does not run" stop open
+refused 66 'missing' "list of a missing run" list missing
+refused 66 'open' "inspect of a missing step" inspect open@99
+refused 65 'damaged|CORRUPT|differ|✗' "verify of a damaged run" verify damaged
+try 127 'cannot start' "$cairn" run --run r --max-restarts 0 -- "$work/no-such-program"
+ok "a command that is not there: 127"
+try 64 'no such option' "$cairn" run --run r2 -- "${trainer[@]}" --frobnicate 1
+ok "the trainer's 64 is final"

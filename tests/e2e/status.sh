@@ -1,0 +1,54 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# status, list, inspect and verify: what people read, and JSON that parses with the same content.
+# Exactly one restore line and one JSON object a start (RESUME-47).
+. "$(dirname "$0")/lib.sh"
+# Nothing has happened yet.
+"$cairn" init "$CAIRN_STORE" >"$work/init.out" 2>&1 || die "cairn init failed"
+try 0 'RUN' "$cairn" list
+start show --every 10steps --keep-last 2 -- "${tiny[@]}" --steps 60 --dropout 0.1 --ema 0.9 \
+        --stall-step 36 --stall-ms 20000
+wait_step "$work/show.log" 35 10
+try 0 'committed' "$cairn" snapshot show --wait --tag 'before lunch'
+try 0 'show' "$cairn" status show
+grep -Eq '35' <<<"$said" || die "status does not say the step: $said"
+try 0 'show' "$cairn" status
+try 0 '{' "$cairn" status show --json
+json '' <<<"$said" >/dev/null || die "status --json is not JSON: $said"
+grep -q '"committed_step":35' <<<"$said" || die "status --json does not say committed_step 35: $said"
+ok "status, text and JSON"
+kill_all
+: >"$output"
+start show --mode resume --every 10steps --keep-last 2 -- "${tiny[@]}" --steps 60 --dropout 0.1 --ema 0.9
+finish 30
+expect_code 0
+[ "$(grep -c '^restore' "$output")" -eq 1 ] || die "not exactly one restore line"
+says "$output" '^restore.*35'
+ok "RESUME-47 one restore line: $(grep '^restore' "$output")"
+
+try 0 '000000000060-g0002 .*newest' "$cairn" list show
+grep -q 'finished at step 60' <<<"$said" || die "list does not say that it is finished"
+[ "$("$cairn" list show --json | json 'checkpoints.#')" -ge 2 ] || die "list --json"
+[ "$("$cairn" list show --json | json finished)" = true ] || die "list --json: finished"
+[ "$("$cairn" list --json | json 'runs.*.run&step&finished')" = "show 60 true" ] || die "list --json of all"
+try 0 'show +60 .*finished' "$cairn" list
+ok "list, text and JSON"
+try 0 '^step +60' "$cairn" inspect show --tensors
+grep -Eq 'moment2 +f32' <<<"$said" || die "inspect does not list the moments: $said"
+grep -Eq 'data\.samples +120' <<<"$said" || die "inspect does not show the samples seen: $said"
+[ "$("$cairn" inspect show --json | json states.0.values.data.samples 2>/dev/null ||
+        "$cairn" inspect show --json | json 'states.*.values.*' | grep -c .)" != 0 ] || die "inspect --json"
+[ "$("$cairn" inspect show@60 --tensors --json | json 'tensors.#')" = \
+        "$("$cairn" inspect show@60 --json | json tensor_count)" ] || die "inspect --json --tensors"
+ok "inspect, text and JSON"
+try 0 '✓' "$cairn" verify show
+[ "$("$cairn" verify show --json | json good)" = true ] || die "verify --json"
+try 0 '✓' "$cairn" verify "$CAIRN_STORE/show/000000000060-g0002"
+ok "verify, text and JSON"
+for command in demo init run status snapshot stop list inspect verify; do
+        try 0 "usage: cairn $command|$command" "$cairn" $command --help
+done
+try 0 'usage' "$cairn" --help
+try 0 '[0-9]\.[0-9]' "$cairn" --version
+ok "every command has --help"

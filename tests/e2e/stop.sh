@@ -1,0 +1,64 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Orderly ends: Ctrl-C, Ctrl-C twice, `cairn stop`, SIGTERM to `cairn run` and to the trainer at random
+# moments (B48). The saved step is the log's last one, and the run continues from it.
+. "$(dirname "$0")/lib.sh"
+echo "seed $SEED"
+args=(--steps 100000 --accumulate 2 --dropout 0.1 --ema 0.9 --step-ms 1)
+
+expect_saved() { # run: its newest checkpoint is at the log's last step
+        local newest last
+        newest=$(steps_of "$1" | tail -n 1)
+        last=$("$helpers/trainlog" last "$work/$1.log")
+        [ "${newest:--1}" -eq "$last" ] || die "$1: saved step ${newest:-none}, the log ends at $last"
+}
+
+start interrupted --every 10m -- "${tiny[@]}" "${args[@]}"
+wait_step "$work/interrupted.log" 30 10
+kill -INT "$runner"
+finish 10
+expect_code 130
+expect_saved interrupted
+ok "Ctrl-C once: one snapshot at step $(steps_of interrupted), exit 130"
+
+# The loader is stalled for longer than anybody waits: the first Ctrl-C cannot end the trainer.
+start twice --every 10m -- "${tiny[@]}" "${args[@]}" --stall-step 21 --stall-ms 100000
+wait_step "$work/twice.log" 20 10
+kill -INT "$runner"
+sleep 0.3
+kill -0 "$runner" || die "the first Ctrl-C ended a stalled trainer at once"
+kill -INT "$runner"
+finish 5
+[ "$code" -ne 0 ] || die "exit 0 after a forced end"
+ok "Ctrl-C twice ends at once, exit $code"
+
+start stopped --every 10m -- "${tiny[@]}" "${args[@]}"
+wait_step "$work/stopped.log" 30 10
+try 0 'stopped; step [0-9]+ is committed' "$cairn" stop stopped
+finish 10
+expect_saved stopped
+[ "$(sed 's/.*step \([0-9]*\) .*/\1/' <<<"$said")" = "$(steps_of stopped)" ] || die "says: $said"
+ok "cairn stop: $said"
+start stopped --mode resume -- "${tiny[@]}" "${args[@]}"
+wait_step "$work/stopped.log" $(($(steps_of stopped) + 5)) 10
+try 0 'stopped' "$cairn" stop stopped
+finish 10
+ok "a stopped run resumes"
+
+for round in 1 2 3 4 5 6 7 8; do
+        start "term-$round" --every 7steps -- "${tiny[@]}" "${args[@]}"
+        wait_step "$work/term-$round.log" 3 10
+        between 0 250
+        sleep "0.$(printf %03d "$picked")"
+        if ((round % 2)); then
+                kill -TERM "$runner"
+        else
+                pid_of trainer
+                kill -TERM "$pid"
+        fi
+        finish 10
+        expect_code 75
+        expect_saved "term-$round"
+done
+ok "B48 SIGTERM at 8 random moments: exit 75, the saved step is the log's last"
