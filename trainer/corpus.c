@@ -25,7 +25,9 @@ static int text_append(struct text *text, const char *path, struct cairn_error *
         _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
         struct stat st;
         if (fd < 0 || fstat(fd, &st) < 0)
-                return error_set_errno(reterr, errno, "open text (--data, --eval-data)", path);
+                return error_set(reterr, CAIRN_ERR_API, "open text", path,
+                                 "%s; give --data and --eval-data texts that can be read",
+                                 strerror(errno));
         if (!S_ISREG(st.st_mode))
                 return error_set(reterr, CAIRN_ERR_API, "open text", path,
                                  "is neither a file nor a folder; give --data a text file");
@@ -50,7 +52,9 @@ static int text_append_folder(struct text *text, const char *path, struct cairn_
         int r = 0, count = scandir(path, &entries, NULL, alphasort);
 
         if (count < 0)
-                return error_set_errno(reterr, errno, "list folder (--data, --eval-data)", path);
+                return error_set(reterr, CAIRN_ERR_API, "list folder", path,
+                                 "%s; give --data and --eval-data texts that can be read",
+                                 strerror(errno));
         for (int i = 0; i < count; i++) {
                 char file[4096];
                 struct stat st;
