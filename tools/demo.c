@@ -214,7 +214,7 @@ static void show_restore_line(const struct demo *d) {
         (void) snprintf(path, sizeof path, "%s/interrupted-resume.output", d->folder);
         _cleanup_fclose_ FILE *f = fopen(path, "re");
         while (f && fgets(line, sizeof line, f))
-                if (strncmp(line, "restore", 7) == 0)
+                if (strncmp(line, "start resume", 12) == 0)
                         printf("                 %s", line);
 }
 

@@ -53,7 +53,7 @@ struct settings {
         const char *log, *run;
         int64_t threads;
         double save_timeout;
-        bool without_checkpoints;
+        bool without_checkpoints, quiet;
         /* rehearsals: what goes wrong in real training, on purpose and at a known step */
         int64_t stall_step, stall_ms, eval_stall_ms, step_ms, update_stall_step, update_stall_ms;
         int64_t overflow_step, nan_step;

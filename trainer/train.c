@@ -107,6 +107,9 @@ int train_init(struct train *t, const struct settings *settings, int *ret_code,
         progress_init(&t->progress, t->settings.steps, t->step, t->begin_ns);
         if (cp->report.text && cp->report.text[0])
                 progress_say(&t->progress, "%s", cp->report.text);
+        /* A person reads the line; whoever collects output finds the object. */
+        if (!t->progress.is_terminal && cp->report.json && cp->report.json[0])
+                progress_say(&t->progress, "%s", cp->report.json);
         r = open_log(t, reterr);
         *ret_code = status_exit_code(r);
         return r;
@@ -296,7 +299,7 @@ int train_run(struct train *t) {
                         break;
                 float loss = train_step(t);
                 uint64_t now_ns = clock_now(&clock_system);
-                if (progress_is_due(&t->progress, t->step, now_ns))
+                if (!t->settings.quiet && progress_is_due(&t->progress, t->step, now_ns))
                         progress_step(&t->progress, t->step, loss,
                                       schedule_rate(&t->schedule, t->state.samples),
                                       checkpoint_saved_step(&t->checkpoint), now_ns);
