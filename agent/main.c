@@ -18,6 +18,7 @@ static const char usage_text[] =
         "  --store STORE   default store (absolute path) for runs that name none\n"
         "  --socket PATH   where to listen (default /run/cairn/cairnd.sock)\n"
         "  --embedded      belong to the `cairn run` that started it: end with it\n"
+        "  --init STORE [--kind shared|node-local]   make a folder a store, then end\n"
         "  --version       print the version\n"
         "  --help          print this\n";
 
@@ -47,6 +48,21 @@ static int run_child(int argc, char **argv) {
                                  : fail_usage("%s takes no argument", argv[1]);
         return argc == 3 ? store_main(STORE_SOCKET_FD, argv[2])
                          : fail_usage("%s takes one path", argv[1]);
+}
+
+/* `cairn init`: what changes a store is code of this room. */
+static int make_store(int argc, char **argv) {
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        uint32_t kind = 1;
+        if (argc == 5 && !strcmp(argv[3], "--kind") && !strcmp(argv[4], "node-local"))
+                kind = 2;
+        else if (argc != 3 &&
+                 (argc != 5 || strcmp(argv[3], "--kind") != 0 || strcmp(argv[4], "shared") != 0))
+                return fail_usage("%s takes a folder and --kind shared or node-local", argv[1]);
+        if (store_create(&io_system, &clock_system, argv[2], kind, &error) < 0)
+                return fail(&error);
+        printf("%s is a store now\n", argv[2]);
+        return 0;
 }
 
 struct flag {
@@ -97,6 +113,8 @@ int main(int argc, char **argv) {
         if (argc > 1 && (!strcmp(argv[1], "--saver") || !strcmp(argv[1], "--store-process")))
                 return run_child(argc, argv);
         open_standard();
+        if (argc > 1 && !strcmp(argv[1], "--init"))
+                return make_store(argc, argv);
         for (int i = 1; i < argc; i++) {
                 if (!strcmp(argv[i], "--version")) {
                         printf("cairnd %s\n", CAIRN_VERSION);
