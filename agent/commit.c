@@ -362,6 +362,7 @@ static int write_record(const struct store_run *run, const struct commit_source 
         commit.tag = text_bytes(source->tag ? source->tag : "");
         files->step = head.step;
         files->bytes = head.data_bytes;
+        files->flagged = ending.suspect || head.non_finite_count > 0;
         struct file_content content = {.kind = FILE_COMMIT, .head = &head, .commit = &commit};
         return file_write(&content, &files->record, &files->record_bytes, reterr);
 }

@@ -27,6 +27,7 @@ struct commit_files {
         size_t index_bytes, record_bytes;
         int64_t step;
         uint64_t bytes; /* data, all ranks */
+        bool flagged;   /* suspect ending or non-finite state: never chosen by itself */
 };
 /* Manifests of ranks 0..world-1 -> INDEX and COMMIT as bytes; commit_files_done frees. Checks that
  * each data file has the length and the header that its manifest names. Writes nothing. */
