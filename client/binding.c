@@ -126,7 +126,7 @@ static bool dtypes_agree(const struct maker *m, const struct tensor *t,
                 return true;
         /* A foreign step counter becomes FP32 by the rules of format/dtype.h, once its value is
          * known. */
-        if (t->role == CAIRN_STEP && stored->role == CAIRN_STEP) {
+        if (t->role == CAIRN_STEP) {
                 *ret_converted = true;
                 return true;
         }
@@ -207,6 +207,12 @@ static void check_tie(struct maker *m, const struct tensor *t, const Cairn__Form
                      wanted);
 }
 
+/* A counter that was no f32 could only be registered with another role. */
+static bool is_foreign_step(const struct tensor *t, const Cairn__Format__Tensor *stored) {
+        return t->role == CAIRN_STEP &&
+               (stored->role == CAIRN_OTHER || stored->role == CAIRN_MOMENT_OTHER);
+}
+
 static int resume_tensor(struct maker *m, size_t index, struct cairn_error *reterr) {
         const struct tensor *t = &m->r->tensors[index];
         struct textbuf *problems = &m->b->problems;
@@ -224,7 +230,7 @@ static int resume_tensor(struct maker *m, size_t index, struct cairn_error *rete
         bool converted;
         bool good = shapes_agree(t, stored, label, problems);
         good &= dtypes_agree(m, t, stored, label, problems, &converted);
-        if (stored->role != t->role) {
+        if (stored->role != t->role && !is_foreign_step(t, stored)) {
                 textbuf_item(problems, "tensor %s: the checkpoint has role %s, the trainer %s",
                              label, role_label(stored->role), role_label(t->role));
                 good = false;
