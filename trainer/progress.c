@@ -5,7 +5,8 @@
 
 enum { REDRAW_NS = 100 * 1000 * 1000 };
 
-void progress_init(struct progress *p, int64_t steps, int64_t step_done, uint64_t now_ns) {
+void progress_init(struct progress *p, int64_t steps, int64_t step_done, bool is_quiet,
+                   uint64_t now_ns) {
         *p = (struct progress){.is_terminal = isatty(STDOUT_FILENO) == 1,
                                .steps = steps,
                                .first_step = step_done + 1,
@@ -14,6 +15,8 @@ void progress_init(struct progress *p, int64_t steps, int64_t step_done, uint64_
 }
 
 bool progress_is_due(const struct progress *p, int64_t step, uint64_t now_ns) {
+        if (p->is_quiet)
+                return false;
         return p->is_terminal ? now_ns >= p->next_ns
                               : step % p->plain_every == 0 || step == p->first_step;
 }
@@ -46,7 +49,7 @@ void progress_say(struct progress *p, const char *format, ...) {
 }
 
 void progress_wait(struct progress *p, const char *what, double seconds) {
-        if (!p->is_terminal)
+        if (!p->is_terminal || p->is_quiet)
                 return;
         (void) printf("\r%s … %.0f s\033[K", what, seconds);
         (void) fflush(stdout);

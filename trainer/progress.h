@@ -10,13 +10,14 @@
 #include <stdint.h>
 
 struct progress {
-        bool is_terminal;
-        int64_t steps, first_step; /* of the run; first of this process */
+        bool is_terminal, is_quiet; /* quiet: sentences only */
+        int64_t steps, first_step;  /* of the run; first of this process */
         uint64_t begin_ns, next_ns;
         int64_t plain_every;
 };
 
-void progress_init(struct progress *p, int64_t steps, int64_t step_done, uint64_t now_ns);
+void progress_init(struct progress *p, int64_t steps, int64_t step_done, bool is_quiet,
+                   uint64_t now_ns);
 /* Whether a line is due; so callers gather its numbers only then. */
 bool progress_is_due(const struct progress *p, int64_t step, uint64_t now_ns);
 /* saved_step -1: nothing committed yet. */

@@ -87,6 +87,7 @@ static const struct option options[] = {
         {"threads", INTEGER, SETTINGS_NUMERICS, AT(threads), 1, 1024, "1", NULL, "of BLAS"},
         {"save-timeout", REAL, SETTINGS_LOCAL, AT(save_timeout), 0, 1e6, "300", NULL,
          "seconds that the last snapshot may take"},
+        {"quiet", SWITCH, SETTINGS_LOCAL, AT(quiet), 0, 0, NULL, NULL, "no line of progress"},
         {"without-checkpoints", SWITCH, SETTINGS_LOCAL, AT(without_checkpoints), 0, 0, NULL, NULL,
          "train without an agent; nothing is saved"},
         {"stall-step", INTEGER, SETTINGS_LOCAL, AT(stall_step), 0, BIG, "0", NULL,

@@ -104,7 +104,7 @@ int train_init(struct train *t, const struct settings *settings, int *ret_code,
         if (r < 0)
                 return session_failed(t, r, ret_code, reterr);
         train_restored(t, cp->report.step);
-        progress_init(&t->progress, t->settings.steps, t->step, t->begin_ns);
+        progress_init(&t->progress, t->settings.steps, t->step, t->settings.quiet, t->begin_ns);
         if (cp->report.text && cp->report.text[0])
                 progress_say(&t->progress, "%s", cp->report.text);
         /* A person reads the line; whoever collects output finds the object. */

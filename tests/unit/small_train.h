@@ -59,7 +59,7 @@ static inline void small_start(struct train *t, const char *options) {
         assert_int_equal(checkpoint_restore(&t->checkpoint, &t->settings, &t->corpus, &t->state),
                          0);
         train_restored(t, t->checkpoint.report.step);
-        progress_init(&t->progress, t->settings.steps, t->step, t->begin_ns);
+        progress_init(&t->progress, t->settings.steps, t->step, true, t->begin_ns);
 }
 
 static inline void small_resume(struct train *t, const struct fake_cut *cut) {

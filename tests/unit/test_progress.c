@@ -6,7 +6,7 @@ static void test_when_a_line_is_due(void **state) {
         struct progress p;
         size_t lines = 0;
 
-        progress_init(&p, 300, 40, 0);
+        progress_init(&p, 300, 40, false, 0);
         p.is_terminal = false;
         for (int64_t step = 41; step <= 300; step++)
                 lines += progress_is_due(&p, step, 0);
@@ -16,12 +16,14 @@ static void test_when_a_line_is_due(void **state) {
         p.next_ns = 1000;
         assert_false(progress_is_due(&p, 41, 999));
         assert_true(progress_is_due(&p, 41, 1000));
+        p.is_quiet = true;
+        assert_false(progress_is_due(&p, 41, 1000));
 }
 
 static void test_short_runs(void **state) {
         struct progress p;
 
-        progress_init(&p, 3, 0, 0);
+        progress_init(&p, 3, 0, false, 0);
         p.is_terminal = false;
         for (int64_t step = 1; step <= 3; step++)
                 assert_true(progress_is_due(&p, step, 0));
