@@ -212,10 +212,16 @@ static int refuse_float(const char *name, uint32_t dtype, const void *value, dou
                                  "one; supply the true step",
                                  v);
         candidates(dtype, value, v, &low, &high);
+        /* A counter that is kept in this type stands still where adding one rounds back. */
+        double frozen = dtype == CAIRN_F16 ? 2048 : dtype == CAIRN_BF16 ? 256 : STEP_EXACT_F32;
+        char counted[64] = "";
+        if (v == frozen)
+                (void) snprintf(counted, sizeof counted,
+                                ", and %.0f or more if it was counted in %s", v, type);
         return error_set(reterr, CAIRN_ERR_MISMATCH, "read step", name,
                          "the stored %s is %.0f: the true step is %.0f to %.0f if it was "
-                         "converted, %.0f or more if it was counted in %s; supply the true step",
-                         type, v, low, high, low, type);
+                         "converted%s; supply the true step",
+                         type, v, low, high, counted);
 }
 
 static int step_from_integer(const char *name, uint32_t dtype, const void *value, float *ret_fp32,
