@@ -398,10 +398,11 @@ static int check_mark(const struct check *c) {
 
 /* ---- inventory ---- */
 
+/* Tensors may be pieces of one allocation, so their elements are aligned and nothing more. */
 static bool placed_inside(const Cairn__Format__InventoryHead *head, uint32_t slab, uint64_t offset,
-                          uint64_t bytes) {
+                          uint64_t bytes, uint32_t alignment) {
         uint64_t end;
-        return slab < head->slab_count && offset % TENSOR_ALIGNMENT == 0 &&
+        return slab < head->slab_count && offset % alignment == 0 &&
                add_checked(offset, bytes, &end) && end <= head->slab_bytes[slab];
 }
 
@@ -409,21 +410,22 @@ static int check_placement(const struct check *c, size_t i) {
         const struct file_content *content = c->content;
         const Cairn__Format__Tensor *t = content->tensors[i];
         const Cairn__Format__Placement *p = content->placements[i];
+        uint32_t element_bytes = dtype_info(t->runtime_dtype)->bytes;
         uint64_t elements, bytes;
 
         const char *why = shard_elements(t, t->shard, &elements);
-        if (why || !mul_checked(elements, dtype_info(t->runtime_dtype)->bytes, &bytes))
+        if (why || !mul_checked(elements, element_bytes, &bytes))
                 return check_fail(c, CAIRN_ERR_CORRUPT, SECTION_PLACEMENTS, i, &t->name, "%s",
                                   why ? why : "its size does not fit in 64 bits");
         if (bytes == 0 || t->alias_of.len > 0)
                 return 0;
-        if (!placed_inside(content->inventory, p->slab, p->offset, bytes))
+        if (!placed_inside(content->inventory, p->slab, p->offset, bytes, element_bytes))
                 return check_fail(c, CAIRN_ERR_CORRUPT, SECTION_PLACEMENTS, i, &t->name,
                                   "%" PRIu64 " bytes at %" PRIu64 " of slab %" PRIu32
                                   " are not inside it or not aligned",
                                   bytes, p->offset, p->slab);
-        if (t->mutates == CAIRN_ANYTIME &&
-            !placed_inside(content->inventory, p->shadow_slab, p->shadow_offset, bytes))
+        if (t->mutates == CAIRN_ANYTIME && !placed_inside(content->inventory, p->shadow_slab,
+                                                          p->shadow_offset, bytes, element_bytes))
                 return check_fail(c, CAIRN_ERR_CORRUPT, SECTION_PLACEMENTS, i, &t->name,
                                   "its shadow at %" PRIu64 " of slab %" PRIu32
                                   " is not inside it or not aligned",
