@@ -253,8 +253,8 @@ static int check_data_file(const struct store_run *run, const struct commit_sour
                 r = error_set_errno(reterr, errno, "stat", object);
         else if (!S_ISREG(st.st_mode) || (uint64_t) st.st_size != h->data_bytes)
                 r = error_set(reterr, CAIRN_ERR_CORRUPT, "check data file", object,
-                              "it has %jd bytes, the manifest says %" PRIu64,
-                              (intmax_t) st.st_size, h->data_bytes);
+                              "it has %jd bytes, the manifest says %" PRIu64, (intmax_t) st.st_size,
+                              h->data_bytes);
         else
                 r = io_read_exact(io, fd, block, sizeof block, 0, object, reterr);
         close_fd(io, fd);
@@ -274,8 +274,7 @@ static int load_manifests(const struct store_run *run, const struct commit_sourc
 
         for (uint32_t rank = 0; rank < source->world; rank++) {
                 struct file_content *m = arena_alloc(arena, sizeof *m, _Alignof(max_align_t));
-                Cairn__Format__FileDigest *d =
-                        arena_alloc(arena, sizeof *d, _Alignof(max_align_t));
+                Cairn__Format__FileDigest *d = arena_alloc(arena, sizeof *d, _Alignof(max_align_t));
                 if (!m || !d)
                         return error_set_errno(reterr, ENOMEM, "load manifests", source->name);
                 cairn__format__file_digest__init(d);
@@ -331,10 +330,9 @@ static int load_parent(const struct store_run *run, uint64_t generation, struct 
 }
 
 static int write_record(const struct store_run *run, const struct commit_source *source,
-                        struct file_content *const *manifests,
-                        Cairn__Format__FileDigest **digests, const struct file_content *index,
-                        const char *parent, struct commit_files *files,
-                        struct cairn_error *reterr) {
+                        struct file_content *const *manifests, Cairn__Format__FileDigest **digests,
+                        const struct file_content *index, const char *parent,
+                        struct commit_files *files, struct cairn_error *reterr) {
         const struct clock_ops *clock = run->store->clock;
         Cairn__Format__Head head = CAIRN__FORMAT__HEAD__INIT;
         Cairn__Format__Ending ending = CAIRN__FORMAT__ENDING__INIT;

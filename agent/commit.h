@@ -11,7 +11,7 @@
 #include "agent/store.h"
 
 enum { COMMIT_REASON_ROLLED_FORWARD = 5 }; /* manifest.proto, Commit.reason */
-#define COMMIT_ARENA_BYTES (16 * GiB) /* no more than what the manifests need is taken of it */
+#define COMMIT_ARENA_BYTES (16 * GiB)      /* no more than what the manifests need is taken of it */
 
 /* An attempt's directory whose manifests are all there. */
 struct commit_source {

@@ -155,8 +155,8 @@ static int refuse_store(const struct start *s, enum folder_kind kind, struct cai
 static int open_store(struct start *s, struct cairn_error *reterr) {
         struct store *store = s->store;
         struct cairn_error e = CAIRN_ERROR_INIT;
-        bool may_create = s->request->create_store && (s->request->mode == START_FRESH ||
-                                                       s->request->mode == START_INIT_FROM);
+        bool may_create = s->request->create_store &&
+                          (s->request->mode == START_FRESH || s->request->mode == START_INIT_FROM);
 
         if (store->fd >= 0)
                 return 0;
@@ -599,9 +599,10 @@ static int retake_lock(struct store_run *run, struct cairn_error *reterr) {
                 clock->sleep_ns(clock->context, 10 * NSEC_PER_MSEC);
         }
         if (r == -EAGAIN)
-                return error_set(reterr, CAIRN_ERR_BUSY, "lock run", run->run,
-                                 "the lock is held: by a store process that cannot be ended yet, or "
-                                 "by another agent that started the run meanwhile");
+                return error_set(
+                        reterr, CAIRN_ERR_BUSY, "lock run", run->run,
+                        "the lock is held: by a store process that cannot be ended yet, or "
+                        "by another agent that started the run meanwhile");
         return r < 0 ? error_set_errno(reterr, -r, "lock run", run->run) : 0;
 }
 

@@ -72,14 +72,15 @@ int intent_check(const struct start_request *q, struct cairn_error *reterr) {
 static bool is_used(const struct run_scan *scan) {
         for (size_t i = 0; i < scan->checkpoint_count; i++)
                 if (!scan->checkpoints[i].is_attempt ||
-                    scan->checkpoints[i].validity == CHECKPOINT_ROLLABLE)
+                    scan->checkpoints[i].validity == CHECKPOINT_ROLLABLE ||
+                    scan->checkpoints[i].validity == CHECKPOINT_FLAGGED)
                         return true;
         return false;
 }
 
 static bool is_newer(const struct scan_checkpoint *a, const struct scan_checkpoint *b) {
-        return !b || (a->generation != b->generation ? a->generation > b->generation
-                                                     : a->step > b->step);
+        return !b ||
+               (a->generation != b->generation ? a->generation > b->generation : a->step > b->step);
 }
 
 static void count_damage(struct judge *j, const struct scan_checkpoint *c,
@@ -130,7 +131,7 @@ static int look_at_rest(struct judge *j, struct cairn_error *reterr) {
 
         for (size_t i = j->scan->checkpoint_count; i-- > 0;) {
                 const struct scan_checkpoint *c = &j->scan->checkpoints[i];
-                if (!c->on_lineage || c->is_attempt || (choice && !is_newer(c, choice)))
+                if (!c->on_lineage || (choice && !is_newer(c, choice)))
                         continue;
                 if (c->validity == CHECKPOINT_FLAGGED) {
                         if (is_newer(c, j->flagged))
@@ -139,7 +140,7 @@ static int look_at_rest(struct judge *j, struct cairn_error *reterr) {
                                     "%s is flagged (suspect ending or non-finite state) and was "
                                     "passed over",
                                     c->name);
-                } else if (c->validity == CHECKPOINT_DAMAGED) {
+                } else if (c->validity == CHECKPOINT_DAMAGED && !c->is_attempt) {
                         if (!intent_is_damage(c->error.status)) {
                                 if (reterr)
                                         *reterr = c->error;
@@ -158,11 +159,12 @@ static int refuse_unusable(const struct judge *j, uint32_t skipped, struct cairn
         char text[384];
 
         if (j->flagged)
-                return error_set(reterr, CAIRN_ERR_CORRUPT, operation, run,
-                                 "the only checkpoints are flagged: the trainer ended by a fault or "
-                                 "its state is not finite; look at `cairn list %s`, then take one "
-                                 "on purpose with --from %" PRId64,
-                                 run, j->flagged->step);
+                return error_set(
+                        reterr, CAIRN_ERR_CORRUPT, operation, run,
+                        "the only checkpoints are flagged: the trainer ended by a fault or "
+                        "its state is not finite; look at `cairn list %s`, then take one "
+                        "on purpose with --from %" PRId64,
+                        run, j->flagged->step);
         if (skipped > 0)
                 return error_set(reterr, CAIRN_ERR_CORRUPT, operation, run,
                                  "the newest %" PRIu32 " checkpoints were passed over and there is "
@@ -219,14 +221,13 @@ static int refuse_from(const struct judge *j, struct cairn_error *reterr) {
                 const struct scan_checkpoint *c = &j->scan->checkpoints[i];
                 bool damaged = c->validity == CHECKPOINT_DAMAGED && !c->is_attempt;
                 if (c->step == q->from_step && (damaged || j->damaged > 0))
-                        return error_set(reterr, CAIRN_ERR_CORRUPT, operation, q->run,
-                                         "the checkpoint of step %" PRId64 " is damaged: %s",
-                                         q->from_step,
-                                         error_format(damaged ? &c->error : &j->damage, text,
-                                                      sizeof text));
+                        return error_set(
+                                reterr, CAIRN_ERR_CORRUPT, operation, q->run,
+                                "the checkpoint of step %" PRId64 " is damaged: %s", q->from_step,
+                                error_format(damaged ? &c->error : &j->damage, text, sizeof text));
                 if (!damaged && !c->is_attempt && used + 24 < sizeof steps)
-                        used += (size_t) snprintf(steps + used, sizeof steps - used,
-                                                  "%s%" PRId64, used ? ", " : "", c->step);
+                        used += (size_t) snprintf(steps + used, sizeof steps - used, "%s%" PRId64,
+                                                  used ? ", " : "", c->step);
         }
         return error_set(reterr, CAIRN_ERR_NOTFOUND, operation, q->run,
                          "there is no checkpoint of step %" PRId64 "%s%s", q->from_step,

@@ -15,8 +15,8 @@ typedef int (*intent_verify)(void *context, const struct scan_checkpoint *c, boo
                              struct cairn_error *reterr);
 
 struct intent_verdict {
-        enum start_mode decided; /* FRESH, RESUME, INIT_FROM */
-        bool finished;           /* nothing to do; `decided` is unset */
+        enum start_mode decided;              /* FRESH, RESUME, INIT_FROM */
+        bool finished;                        /* nothing to do; `decided` is unset */
         const struct scan_checkpoint *choice; /* in the scan; NULL: none */
         char note[STORE_NOTE_BYTES];          /* what was passed over, and why */
 };

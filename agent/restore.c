@@ -190,8 +190,8 @@ fail:
         return r;
 }
 
-int restore_open_files(struct store *store, const char *run, const char *checkpoint,
-                       uint32_t first, uint32_t count, int *ret_fds, struct cairn_error *reterr) {
+int restore_open_files(struct store *store, const char *run, const char *checkpoint, uint32_t first,
+                       uint32_t count, int *ret_fds, struct cairn_error *reterr) {
         struct checkpoint_place place;
         uint32_t opened = 0;
         int r = 0;

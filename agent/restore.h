@@ -9,7 +9,7 @@
 #include "agent/store.h"
 
 struct checkpoint_place {
-        int run_fd;                       /* directory in which the checkpoint lies; owned */
+        int run_fd; /* directory in which the checkpoint lies; owned */
         char name[NAME_BYTES];
         char run[RUN_NAME_BYTES_MAX + 1]; /* as its COMMIT says */
         int64_t step;
@@ -25,7 +25,7 @@ void checkpoint_place_done(struct store *store, struct checkpoint_place *place);
 int restore_open_index(struct store *store, const char *run, const char *checkpoint,
                        int *ret_index_memfd, uint32_t *ret_world, struct cairn_error *reterr);
 /* Data files of ranks first .. first + count - 1, headers checked; all or none. */
-int restore_open_files(struct store *store, const char *run, const char *checkpoint,
-                       uint32_t first, uint32_t count, int *ret_fds, struct cairn_error *reterr);
+int restore_open_files(struct store *store, const char *run, const char *checkpoint, uint32_t first,
+                       uint32_t count, int *ret_fds, struct cairn_error *reterr);
 
 #endif

@@ -163,8 +163,8 @@ static int trash_chosen(struct store_run *run, const struct run_scan *scan, uint
 
         for (size_t i = 0; i < scan->checkpoint_count; i++) {
                 const struct scan_checkpoint *c = &scan->checkpoints[i];
-                bool is_old = threshold && !c->is_attempt && is_older(c, threshold) &&
-                              !c->pinned && !is_parent_of_newest(scan, c);
+                bool is_old = threshold && !c->is_attempt && is_older(c, threshold) && !c->pinned &&
+                              !is_parent_of_newest(scan, c);
                 if (!is_old && !is_finished_attempt(scan, c))
                         continue;
                 TRY(trash_one(run, c->name, reterr));

@@ -23,7 +23,8 @@
 enum { RUNS_MAX = 16, ATTEMPTS_MAX = 8 };
 
 struct open_run {
-        bool used, temporary; /* temporary: for one request, on a run that this agent did not start */
+        bool used,
+                temporary; /* temporary: for one request, on a run that this agent did not start */
         uint64_t generation;
         struct store_run run;
         struct attempt attempts[ATTEMPTS_MAX];
@@ -312,7 +313,7 @@ static int serve(struct child *c) {
         int r;
 
         while ((r = receive(c->socket, &m)) == 1) {
-                m.error = (struct cairn_error)CAIRN_ERROR_INIT;
+                m.error = (struct cairn_error) CAIRN_ERROR_INIT;
                 terminate_strings(&m);
                 m.status = perform(c, &m, &m.error);
                 if (m.status < 0)

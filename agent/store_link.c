@@ -74,8 +74,8 @@ static int spawn_self(void *context, const char *path, int *ret_socket, int *ret
         (void) sigfillset(&all);
         (void) posix_spawnattr_setsigmask(&attributes, &none);
         (void) posix_spawnattr_setsigdefault(&attributes, &all);
-        (void) posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK |
-                                                             POSIX_SPAWN_SETSIGDEF);
+        (void) posix_spawnattr_setflags(&attributes,
+                                        POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
         int r = posix_spawn_file_actions_adddup2(&actions, theirs, CHILD_SOCKET_FD);
         if (r == 0)
                 r = posix_spawn(&pid, "/proc/self/exe", &actions, &attributes, arguments, environ);
@@ -261,9 +261,9 @@ static bool choose_next(struct store_link *link) {
                 if (!r->to_reopen)
                         continue;
                 r->to_reopen = false; /* one try a child; later requests try again themselves */
-                link->current = (struct item){.message = {.verb = STORE_REOPEN,
-                                                          .generation = r->generation},
-                                              .timeout_ns = REOPEN_TIMEOUT_NS};
+                link->current = (struct item){
+                        .message = {.verb = STORE_REOPEN, .generation = r->generation},
+                        .timeout_ns = REOPEN_TIMEOUT_NS};
                 memcpy(link->current.message.run, r->run, sizeof r->run);
                 return true;
         }

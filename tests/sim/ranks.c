@@ -34,7 +34,8 @@ static void fill_image(const struct ranks_cut *cut, uint32_t rank, uint8_t *uuid
         data_header_write(image, &header);
         for (size_t i = 0; i < WEIGHT_BYTES; i++)
                 image[DATA_BLOCK_BYTES + i] = (unsigned char) simfs_random(&seed);
-        memcpy(image + STEP_OFFSET, &step, sizeof step);
+        if (rank == 0)
+                memcpy(image + STEP_OFFSET, &step, sizeof step);
 }
 
 /* The records of one rank, all in one place so that pointers stay valid. */

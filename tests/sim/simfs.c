@@ -23,6 +23,7 @@ struct change { /* of a directory, not yet synced */
         uint64_t time; /* order over all directories */
         char name[NAME_MAX_BYTES], target[NAME_MAX_BYTES];
         size_t inode;
+        bool is_dir; /* the inode is one */
 };
 struct bytes {
         unsigned char *data;
@@ -61,6 +62,7 @@ struct simfs {
         enum simfs_sync (*policy)(const char *name, bool is_dir);
         size_t late[16]; /* inodes whose sync waits for a rename */
         size_t late_count;
+        bool late_due; /* the rename was: by the call after it */
 };
 
 uint64_t simfs_random(uint64_t *seed) {
@@ -79,8 +81,8 @@ static void *grow(void *items, size_t count, size_t *capacity, size_t item_bytes
         return items;
 }
 
-#define APPEND(array, count, capacity)                                              \
-        ((array) = grow((array), (count), &(capacity), sizeof *(array)),            \
+#define APPEND(array, count, capacity)                                   \
+        ((array) = grow((array), (count), &(capacity), sizeof *(array)), \
          memset(&(array)[(count)], 0, sizeof *(array)), &(array)[(count)++])
 
 static void set_name(char *target, const char *name) {
@@ -148,9 +150,16 @@ static void entries_copy(struct entries *target, const struct entries *source) {
         memcpy(target->items, source->items, source->count * sizeof *source->items);
 }
 
-static void entries_apply(struct entries *e, const struct change *c) {
-        const struct entry *source;
+/* A directory has one name: a rename that reached the disk without an earlier one took the name
+ * away that was there, whichever it was. */
+static void entries_take_away(struct entries *e, const struct change *c) {
+        for (size_t i = e->count; i-- > 0;)
+                if (e->items[i].inode == c->inode &&
+                    (c->is_dir || strcmp(e->items[i].name, c->name) == 0))
+                        entries_remove(e, e->items[i].name);
+}
 
+static void entries_apply(struct entries *e, const struct change *c) {
         switch (c->kind) {
         case CHANGE_ADD:
                 entries_set(e, c->name, c->inode);
@@ -159,9 +168,7 @@ static void entries_apply(struct entries *e, const struct change *c) {
                 entries_remove(e, c->name);
                 break;
         case CHANGE_RENAME:
-                source = entries_find(e, c->name);
-                if (source && source->inode == c->inode)
-                        entries_remove(e, c->name);
+                entries_take_away(e, c);
                 entries_set(e, c->target, c->inode);
                 break;
         }
@@ -223,6 +230,7 @@ static void change_dir(struct simfs *fs, size_t dir, enum change_kind kind, cons
         c->kind = kind;
         c->time = ++fs->time;
         c->inode = inode;
+        c->is_dir = fs->inodes[inode]->is_dir;
         set_name(c->name, name);
         set_name(c->target, target ? target : "");
         entries_apply(&node->entries, c);
@@ -323,6 +331,10 @@ static int enter(struct simfs *fs) {
                 fs->hook(fs->hook_argument);
                 fs->in_hook = false;
         }
+        for (size_t i = 0; fs->late_due && i < fs->late_count; i++)
+                sync_inode(fs->inodes[fs->late[i]]);
+        fs->late_count = fs->late_due ? 0 : fs->late_count;
+        fs->late_due = false;
         if (fs->fail_at == 0 || --fs->fail_at > 0)
                 return 0;
         fs->failed = true;
@@ -475,9 +487,7 @@ static int sim_renameat(void *context, int olddirfd, const char *oldpath, int ne
             fs->inodes[taken->inode]->entries.count > 0)
                 return fail(ENOTEMPTY);
         change_dir(fs, dir, CHANGE_RENAME, name, target, entry->inode);
-        for (size_t i = 0; i < fs->late_count; i++)
-                sync_inode(fs->inodes[fs->late[i]]);
-        fs->late_count = 0;
+        fs->late_due = fs->late_count > 0;
         return 0;
 }
 
@@ -587,8 +597,7 @@ static int sim_fsync(void *context, int fd) {
                 node->fate_sealed |= !node->is_dir && node->write_count > 0;
                 return -1;
         }
-        enum simfs_sync worth =
-                fs->policy ? fs->policy(file->name, node->is_dir) : SIMFS_SYNC;
+        enum simfs_sync worth = fs->policy ? fs->policy(file->name, node->is_dir) : SIMFS_SYNC;
         if (worth == SIMFS_SYNC)
                 sync_inode(node);
         else if (worth == SIMFS_SYNC_AFTER_RENAME &&
@@ -669,13 +678,33 @@ struct simfs *simfs_free(struct simfs *fs) {
         return NULL;
 }
 
+/* What a crash could still bring back. */
+static void mark_reachable(const struct simfs *fs, size_t inode, bool *reachable) {
+        const struct inode *node = fs->inodes[inode];
+
+        if (reachable[inode])
+                return;
+        reachable[inode] = true;
+        for (size_t i = 0; i < node->entries.count; i++)
+                mark_reachable(fs, node->entries.items[i].inode, reachable);
+        for (size_t i = 0; i < node->durable_entries.count; i++)
+                mark_reachable(fs, node->durable_entries.items[i].inode, reachable);
+        for (size_t i = 0; i < node->change_count; i++)
+                mark_reachable(fs, node->changes[i].inode, reachable);
+}
+
 struct simfs *simfs_clone(const struct simfs *fs) {
+        static const struct inode nothing;
         struct simfs *copy = calloc(1, sizeof *copy);
-        CAIRN_ASSERT(copy);
+        bool *reachable = calloc(fs->inode_count, sizeof *reachable);
+
+        CAIRN_ASSERT(copy && reachable);
         copy->time = fs->time;
+        mark_reachable(fs, 0, reachable);
         for (size_t i = 0; i < fs->inode_count; i++)
                 *APPEND(copy->inodes, copy->inode_count, copy->inode_capacity) =
-                        inode_copy(fs->inodes[i]);
+                        inode_copy(reachable[i] ? fs->inodes[i] : &nothing);
+        free(reachable);
         return copy;
 }
 
