@@ -26,8 +26,9 @@
 #define SYSTEM_AGENT_NS (60 * NSEC_PER_SEC)
 #define REQUEST_NS (300 * NSEC_PER_SEC)
 #define STOP_DEADLINE_NS (120 * NSEC_PER_SEC)
-#define PEER_RANKS_END_NS (10 * NSEC_PER_SEC) /* ranks whose fellow failed: SIGTERM, then SIGKILL \
-                                               */
+#define PEER_RANKS_END_NS                                                       \
+        (10 * NSEC_PER_SEC) /* ranks whose fellow failed: SIGTERM, then SIGKILL \
+                             */
 #define BACKOFF_NS (200 * NSEC_PER_MSEC)
 #define BACKOFF_NS_MAX (30 * NSEC_PER_SEC)
 
@@ -494,6 +495,8 @@ int runner_main(const struct command *self, const struct runner_options *options
         ranks_signal(&r.ranks, SIGKILL);
         if (status == 0 && !done)
                 end_run(&r, code);
+        else if (r.agent_pid > 0)
+                (void) kill(r.agent_pid, SIGTERM); /* nothing was begun that End would end */
         control_done(&r.agent);
         end_agent(&r);
         cleanup_close(&r.signal_fd);
