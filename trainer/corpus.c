@@ -121,21 +121,25 @@ static void tokenize_characters(struct corpus *c, const struct text *text, uint3
         c->vocabulary_count = count;
 }
 
+static int no_memory(size_t bytes, struct cairn_error *reterr) {
+        return error_set(reterr, CAIRN_ERR_NOMEM, "load text", "--data",
+                         "%zu bytes of memory are not free; give less text", bytes);
+}
+
 static int tokenize(struct corpus *c, const struct text *text, enum settings_vocabulary kind,
                     size_t *eval_begin, struct cairn_error *reterr) {
-        _cleanup_free_ uint32_t *token_of_code = NULL;
+        uint32_t *token_of_code;
 
         c->tokens = malloc((text->count + 1) * sizeof(*c->tokens));
-        if (c->tokens && kind == VOCABULARY_CHAR) {
-                c->characters = calloc(CODE_MAX, sizeof(*c->characters));
-                token_of_code = calloc(CODE_MAX, sizeof(*token_of_code));
-        }
-        if (!c->tokens || (kind == VOCABULARY_CHAR && (!c->characters || !token_of_code)))
-                return error_set(reterr, CAIRN_ERR_NOMEM, "load text", "--data",
-                                 "%zu bytes of memory are not free; give less text",
-                                 text->count * sizeof(*c->tokens));
+        if (!c->tokens)
+                return no_memory(text->count * sizeof(*c->tokens), reterr);
         if (kind == VOCABULARY_CHAR) {
+                c->characters = calloc(CODE_MAX, sizeof(*c->characters));
+                token_of_code = c->characters ? calloc(CODE_MAX, sizeof(*token_of_code)) : NULL;
+                if (!token_of_code)
+                        return no_memory(CODE_MAX * sizeof(*token_of_code), reterr);
                 tokenize_characters(c, text, token_of_code, eval_begin);
+                free(token_of_code);
                 return 0;
         }
         for (size_t i = 0; i < text->count; i++)
@@ -147,7 +151,7 @@ static int tokenize(struct corpus *c, const struct text *text, enum settings_voc
 
 /* Whole windows of stride tokens, each with one token more to predict. */
 static uint64_t window_count(uint64_t tokens, uint64_t stride) {
-        return tokens > stride ? (tokens - 1) / stride : 0;
+        return stride > 0 && tokens > stride ? (tokens - 1) / stride : 0;
 }
 
 static int cut_samples(struct corpus *c, uint64_t eval_token, bool eval_is_own_text,

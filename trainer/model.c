@@ -130,10 +130,10 @@ void model_initialise(const struct model *m, float *block, uint64_t seed) {
                 const struct model_tensor *t = &m->tensor[i];
                 enum start start = row_of(i)->start;
                 float *x = block + t->offset;
+                double pair[2] = {0, 0};
                 /* 2L additions go into the residual stream. */
                 double deviation = start == NORMAL ? 0.02 : 0.02 / sqrt(2.0 * (double) m->layers);
                 for (size_t j = 0; j < t->count; j++) {
-                        double pair[2];
                         if (start == ZEROS || start == ONES) {
                                 x[j] = start == ONES ? 1.0f : 0.0f;
                         } else {

@@ -40,6 +40,7 @@ static const char *fake_override_key, *fake_override_value;
 
 struct fake_cut {
         char *bytes[FAKE_ENTRIES_MAX];
+        size_t count;
         int64_t step;
 };
 
@@ -73,6 +74,7 @@ static inline void fake_publish(struct cairn *c) {
 /* What a copier would take now. */
 static inline void fake_take(const struct cairn *c, struct fake_cut *cut) {
         cut->step = c->step;
+        cut->count = c->count;
         for (size_t i = 0; i < c->count; i++) {
                 const struct fake_entry *e = &c->entry[i];
                 cut->bytes[i] = malloc(e->bytes + 1);
@@ -81,24 +83,17 @@ static inline void fake_take(const struct cairn *c, struct fake_cut *cut) {
 }
 
 static inline void fake_give(struct cairn *c, const struct fake_cut *cut) {
+        CAIRN_ASSERT(cut->count == c->count);
         for (size_t i = 0; i < c->count; i++)
                 memcpy(c->entry[i].data, cut->bytes[i], c->entry[i].bytes);
         c->step = cut->step;
         fake_publish(c);
 }
 
-static inline void fake_cut_done(const struct cairn *c, struct fake_cut *cut) {
-        for (size_t i = 0; i < c->count; i++)
+static inline void fake_cut_done(struct fake_cut *cut) {
+        for (size_t i = 0; i < cut->count; i++)
                 free(cut->bytes[i]);
-}
-
-/* Index of the first entry that differs, or -1. */
-static inline int fake_difference(const struct cairn *c, const struct fake_cut *a,
-                                  const struct fake_cut *b) {
-        for (size_t i = 0; i < c->count; i++)
-                if (memcmp(a->bytes[i], b->bytes[i], c->entry[i].bytes) != 0)
-                        return (int) i;
-        return -1;
+        cut->count = 0;
 }
 
 int cairn_open(const struct cairn_options *o, struct cairn **ret) {
