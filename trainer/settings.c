@@ -82,8 +82,6 @@ static const struct option options[] = {
         {"log", TEXT, SETTINGS_FREE, AT(log), 0, 0, NULL, NULL,
          "JSON lines (default: log.jsonl in the run's folder)"},
         {"run", TEXT, SETTINGS_LOCAL, AT(run), 0, 0, NULL, NULL, "name (default $CAIRN_RUN)"},
-        {"quiet", SWITCH, SETTINGS_LOCAL, AT(quiet), 0, 0, NULL, NULL,
-         "no progress, only what happens once"},
         {"threads", INTEGER, SETTINGS_NUMERICS, AT(threads), 1, 1024, "1", NULL, "of BLAS"},
         {"save-timeout", REAL, SETTINGS_LOCAL, AT(save_timeout), 0, 1e6, "300", NULL,
          "seconds that the last snapshot may take"},

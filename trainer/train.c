@@ -299,7 +299,7 @@ int train_run(struct train *t) {
                         break;
                 float loss = train_step(t);
                 uint64_t now_ns = clock_now(&clock_system);
-                if (!t->settings.quiet && progress_is_due(&t->progress, t->step, now_ns))
+                if (progress_is_due(&t->progress, t->step, now_ns))
                         progress_step(&t->progress, t->step, loss,
                                       schedule_rate(&t->schedule, t->state.samples),
                                       checkpoint_saved_step(&t->checkpoint), now_ns);
