@@ -69,8 +69,8 @@ ok "RESUME-10 a rate is accepted with --override"
 run open --mode resume --override config.lr=0.002 -- "${trainer[@]}" --stop-at 25
 
 # Stores.
-refused 66 'store' "resume in a missing store" run --run r --store "$work/nowhere" --mode resume -- true
-refused 66 'store' "auto in a missing store" run --run r --store "$work/nowhere" --mode auto -- true
+refused 69 'store' "resume in a missing store" run --run r --store "$work/nowhere" --mode resume -- true
+refused 69 'store' "auto in a missing store" run --run r --store "$work/nowhere" --mode auto -- true
 [ ! -e "$work/nowhere" ] || die "a missing store was created"
 mkdir "$work/unmarked"
 refused 78 'store' "auto in a folder that is no store" run --run r --store "$work/unmarked" --mode auto -- true

@@ -18,7 +18,7 @@ args=(--steps 40 --ema 0.9 --dropout 0.1 --warmup 10)
 run base --every 10m -- "${tiny[@]}" "${args[@]}" --stop-at 20
 start warm --init-from base@20 --every 10m -- "${tiny[@]}" "${args[@]}" --step-ms 1 \
         --stall-step 1 --stall-ms 3000
-wait_for 10 grep -q 'restore' "$work/warm.out"
+wait_for 10 grep -q '^start ' "$work/warm.out"
 try 0 committed "$cairn" snapshot warm --wait --json
 [ "$(json step <<<"$said")" -eq 0 ] || die "init-from: the first cut is not step 0: $said"
 [ "$(value warm@0 data.samples)" = 0 ] && [ "$(value warm@0 ema.updates)" = 0 ] ||
@@ -52,7 +52,7 @@ for decay in linear cosine; do
                 same_log "$work/whole-$decay.log" "$work/$run.log"
         done
         start "$decay-0" --every 10m -- "${tiny[@]}" "${args[@]}" --stall-step 1 --stall-ms 60000
-        wait_for 10 grep -q 'restore' "$work/$decay-0.out"
+        wait_for 10 grep -q '^start ' "$work/$decay-0.out"
         try 0 '"step":0' "$cairn" snapshot "$decay-0" --wait --json
         kill_all
         run "$decay-0" --mode resume --every 10m -- "${tiny[@]}" "${args[@]}"
@@ -155,7 +155,7 @@ finish 30
 expect_code 0
 start big --mode resume --every 10m -- "${big[@]}" --stall-step 4 --stall-ms 1000
 wait_for 20 grep -q 'resumes step 3' "$output"
-wait_for 20 grep -q '^restore' "$output"
+wait_for 20 grep -q '^start ' "$output"
 pid_of trainer
 cat "/proc/$pid/status" >"$work/peak-resumed"
 finish 30

@@ -16,16 +16,18 @@ grep -Eq '35' <<<"$said" || die "status does not say the step: $said"
 try 0 'show' "$cairn" status
 try 0 '{' "$cairn" status show --json
 json '' <<<"$said" >/dev/null || die "status --json is not JSON: $said"
-grep -q '"committed_step":35' <<<"$said" || die "status --json does not say committed_step 35: $said"
+[ "$(json 'runs.0.committed.step' <<<"$said")" = 35 ] || die "status --json: committed: $said"
 ok "status, text and JSON"
 kill_all
 : >"$output"
 start show --mode resume --every 10steps --keep-last 2 -- "${tiny[@]}" --steps 60 --dropout 0.1 --ema 0.9
 finish 30
 expect_code 0
-[ "$(grep -c '^restore' "$output")" -eq 1 ] || die "not exactly one restore line"
-says "$output" '^restore.*35'
-ok "RESUME-47 one restore line: $(grep '^restore' "$output")"
+[ "$(grep -c '^start ' "$output")" -eq 1 ] || die "not exactly one restore line"
+says "$output" '^start resume, step 35, checkpoint 000000000035-g0001, .*bit-exact'
+[ "$(grep '^{' "$output" | json 'event&mode&step&bit_exact')" = 'restore resume 35 true' ] ||
+        die "not exactly one JSON object a start"
+ok "RESUME-47 $(grep '^start ' "$output")"
 
 try 0 '000000000060-g0002 .*newest' "$cairn" list show
 grep -q 'finished at step 60' <<<"$said" || die "list does not say that it is finished"
