@@ -86,7 +86,7 @@ static size_t distance(const char *a, const char *b) {
 static int unknown_option(const struct command *self, const struct option_row *rows,
                           size_t row_count, const char *given) {
         const char *nearest = NULL;
-        size_t nearest_distance = 4;
+        size_t nearest_distance = 3;
         for (size_t i = 0; i < row_count; i++) {
                 size_t d = distance(rows[i].name, given);
                 if (d < nearest_distance) {

@@ -43,7 +43,12 @@ int store_view_open(struct store_view *v, const char *store, struct cairn_error 
         if (n < 0 || (size_t) n >= sizeof v->path)
                 return error_set(reterr, CAIRN_ERR_API, "open store", store,
                                  "the path is too long");
-        return store_open(&io_system, v->path, &v->store_fd, reterr);
+        int r = store_open(&io_system, v->path, &v->store_fd, reterr);
+        if (r == CAIRN_ERR_NOTFOUND)
+                return error_set(
+                        reterr, r, "open store", store,
+                        "there is no such directory; name the store by --store or CAIRN_STORE");
+        return r;
 }
 
 int store_view_open_run(struct store_view *v, const char *store, const char *run,
