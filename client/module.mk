@@ -22,3 +22,6 @@ $(BUILD)/libcairn.a: $$(client_OBJ) $$(client_parts)
 	$(call say,AR,$@)$(LD) -r -o $(BUILD)/libcairn.o $(filter %.o,$^) --start-group $(filter %.a,$^) --end-group && \
 		$(OBJCOPY) --localize-hidden $(BUILD)/libcairn.o && rm -f $@ && $(AR) rcs $@ $(BUILD)/libcairn.o && \
 		rm -f $(BUILD)/libcairn.o
+
+# The example includes cairn.h as an installed one.
+$(BUILD)/obj/tests/e2e/example.o: CPPFLAGS += -Iclient

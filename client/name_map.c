@@ -12,7 +12,9 @@ void name_map_done(struct name_map *m) {
 /* The slot that holds the name, or the empty one where it would go. */
 static struct name_map_slot *name_map_slot(const struct name_map *m, const void *name, size_t bytes,
                                            uint32_t hash) {
-        for (size_t i = hash & (m->capacity - 1);; i = (i + 1) & (m->capacity - 1)) {
+        /* CRCs of names that differ in a digit lie side by side; the product spreads them. */
+        size_t first = (size_t) ((hash * UINT64_C(0x9e3779b97f4a7c15)) >> 32);
+        for (size_t i = first & (m->capacity - 1);; i = (i + 1) & (m->capacity - 1)) {
                 struct name_map_slot *s = &m->slots[i];
                 if (!s->name)
                         return s;

@@ -14,7 +14,16 @@
 #define DESCRIPTION_BYTES_MAX (1 * MiB)
 
 const char *name_label(const void *name, size_t bytes, char *buf, size_t buf_bytes) {
-        return text_escape(buf, buf_bytes, name, bytes);
+        const unsigned char *p = name;
+        size_t i = 0;
+        /* Most names need no escaping, and a hundred thousand of them are labelled. */
+        while (i < bytes && p[i] > ' ' && p[i] < 0x7f && p[i] != '"' && p[i] != '\\')
+                i++;
+        if (i < bytes || bytes >= buf_bytes)
+                return text_escape(buf, buf_bytes, name, bytes);
+        memcpy(buf, name, bytes);
+        buf[bytes] = 0;
+        return buf;
 }
 
 const char *shape_label(const uint64_t *shape, size_t rank, char *buf, size_t buf_bytes) {
