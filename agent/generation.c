@@ -314,7 +314,12 @@ static int create_run(struct start *s, struct cairn_error *reterr) {
                 s->store_missing = false;
         }
         if (s->run.fd < 0) {
-                TRY(io_make_dir(io, s->store->fd, s->request->run, 0755, true, reterr));
+                int r = io_make_dir(io, s->store->fd, s->request->run, 0755, true, reterr);
+                if (r < 0 && reterr) /* which store, too: it is the one that cannot be written */
+                        (void) snprintf(reterr->object, sizeof reterr->object, "%.180s/%.64s",
+                                        s->store->path, s->request->run);
+                if (r < 0)
+                        return r;
                 TRY(run_open(io, s->store->fd, s->request->run, &s->run.fd, reterr));
         }
         /* Also where it existed: a predecessor may have died between mkdir and sync. */

@@ -53,7 +53,7 @@ int store_open(const struct io_ops *io, const char *path, int *ret_dirfd,
                          : io->openat(io->context, AT_FDCWD, path, O_RDONLY | O_DIRECTORY, 0);
         if (fd < 0 && errno == ENOTDIR)
                 return error_set(reterr, CAIRN_ERR_MISMATCH, "open store", path,
-                                 "this is not a directory");
+                                 "this is not a directory; a store is one, check --store");
         if (fd < 0)
                 return error_set_errno(reterr, errno, "open store", path);
         int r = read_marker(io, fd, path, reterr);
