@@ -51,7 +51,7 @@ static int describe(struct cairn *c, const struct settings *s, const struct corp
         (void) snprintf(text, sizeof(text), "%" PRIu32, corpus->vocabulary_count);
         TRY(cairn_describe(c, "data.vocabulary", text));
         (void) snprintf(text, sizeof(text), "%" PRIu64, corpus->train_samples);
-        TRY(cairn_describe(c, "data.samples", text));
+        TRY(cairn_describe(c, "data.train_samples", text));
         TRY(cairn_describe(c, "model.architecture", "gpt2"));
         TRY(cairn_describe(c, "optimizer.name", "adamw"));
         TRY(cairn_describe(c, "numerics.backend", "cpu"));
@@ -68,12 +68,6 @@ int checkpoint_restore(struct checkpoint *cp, const struct settings *s, const st
         TRY(cairn_seal(cp->cairn));
         TRY(cairn_restore(cp->cairn, &cp->report));
         state_restored(st);
-        if (cp->report.start == CAIRN_START_INIT_FROM) {
-                /* Weights alone were loaded; what starts from them is written in an update. */
-                TRY(cairn_update_begin(cp->cairn));
-                state_adopt_parameters(st);
-                TRY(cairn_update_end(cp->cairn, cp->report.step));
-        }
         return 0;
 }
 
@@ -94,10 +88,6 @@ void checkpoint_update_begin(struct checkpoint *cp) {
 
 void checkpoint_update_end(struct checkpoint *cp, int64_t step) {
         note(cp, "checkpoints (after an update)", cairn_update_end(cp->cairn, step));
-}
-
-bool checkpoint_should_stop(const struct checkpoint *cp) {
-        return cairn_should_stop(cp->cairn);
 }
 
 int64_t checkpoint_saved_step(const struct checkpoint *cp) {
@@ -122,21 +112,4 @@ int checkpoint_last(struct checkpoint *cp, double timeout_s,
                         return r;
                 wait(waited + now, argument);
         }
-}
-
-int checkpoint_finish(struct checkpoint *cp, const char *reason) {
-        return cairn_finish(cp->cairn, reason);
-}
-
-const char *checkpoint_error_text(const struct checkpoint *cp) {
-        return cairn_error_text(cp->cairn);
-}
-
-int checkpoint_exit_code(const struct checkpoint *cp) {
-        return cairn_exit_code(cp->cairn);
-}
-
-void checkpoint_close(struct checkpoint *cp) {
-        cairn_close(cp->cairn);
-        cp->cairn = NULL;
 }

@@ -34,15 +34,27 @@ int checkpoint_restore(struct checkpoint *cp, const struct settings *s, const st
                        struct state *st);
 void checkpoint_update_begin(struct checkpoint *cp);
 void checkpoint_update_end(struct checkpoint *cp, int64_t step);
-bool checkpoint_should_stop(const struct checkpoint *cp);
 int64_t checkpoint_saved_step(const struct checkpoint *cp); /* -1: none yet */
 /* wait(seconds so far, argument) is called about once a second. */
 int checkpoint_last(struct checkpoint *cp, double timeout_s,
                     void (*wait)(double seconds, void *argument), void *argument,
                     int64_t *ret_step);
-int checkpoint_finish(struct checkpoint *cp, const char *reason);
-const char *checkpoint_error_text(const struct checkpoint *cp);
-int checkpoint_exit_code(const struct checkpoint *cp);
-void checkpoint_close(struct checkpoint *cp);
+
+static inline bool checkpoint_should_stop(const struct checkpoint *cp) {
+        return cairn_should_stop(cp->cairn);
+}
+static inline int checkpoint_finish(struct checkpoint *cp, const char *reason) {
+        return cairn_finish(cp->cairn, reason);
+}
+static inline const char *checkpoint_error_text(const struct checkpoint *cp) {
+        return cairn_error_text(cp->cairn);
+}
+static inline int checkpoint_exit_code(const struct checkpoint *cp) {
+        return cairn_exit_code(cp->cairn);
+}
+static inline void checkpoint_close(struct checkpoint *cp) {
+        cairn_close(cp->cairn);
+        cp->cairn = NULL;
+}
 
 #endif

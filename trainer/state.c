@@ -65,8 +65,7 @@ int state_init(struct state *st, struct cairn *c, const struct model *m, const s
         model_initialise(m, state_weights(st), (uint64_t) s->seed);
         if (st->is_bf16)
                 cast_f32_to_bf16(st->parameters, st->masters, m->block_count);
-        if (st->has_ema)
-                memcpy(st->ema, state_weights(st), m->block_count * sizeof(float));
+        state_begin_update(st);
         state_restored(st);
         return 0;
 fail:
@@ -89,12 +88,13 @@ void state_restored(struct state *st) {
                 cast_bf16_to_f32(st->compute, st->parameters, st->model->block_count);
 }
 
-void state_adopt_parameters(struct state *st) {
+void state_begin_update(struct state *st) {
+        if (st->truths[0] > 0)
+                return;
         if (st->is_bf16)
                 cast_bf16_to_f32(st->masters, st->parameters, st->model->block_count);
         if (st->has_ema)
                 memcpy(st->ema, state_weights(st), st->model->block_count * sizeof(float));
-        state_restored(st);
 }
 
 static int declare(struct cairn *c, const struct model_tensor *t, const char *suffix,

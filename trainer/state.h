@@ -57,8 +57,9 @@ void state_done(struct state *st);
 /* A negative status leaves its sentence in cairn_error_text. */
 int state_declare(struct state *st, struct cairn *c);
 void state_restored(struct state *st);
-/* After loading weights only: masters and average start from them. Inside an update. */
-void state_adopt_parameters(struct state *st);
+/* Inside an update: while no update was applied, masters and average are the parameters by
+ * definition, whether these come from the seed or from another run's checkpoint. */
+void state_begin_update(struct state *st);
 /* The fp32 weights that the optimizer updates. */
 static inline float *state_weights(const struct state *st) {
         return st->is_bf16 ? st->masters : (float *) st->parameters;

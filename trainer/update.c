@@ -52,6 +52,7 @@ void update_apply(const struct update *u, struct state *st, const float *gradien
         struct adamw a = {
                 .beta1 = s->beta1, .beta2 = s->beta2, .epsilon = s->epsilon, .learning_rate = rate};
 
+        state_begin_update(st);
         adjust_scale(u, st, s);
         st->nonfinite_run = u->is_finite ? 0 : st->nonfinite_run + 1;
         if (!u->is_finite) {

@@ -33,8 +33,7 @@ struct cairn {
         uint64_t updates, descriptions, misuse;
 };
 
-/* What the next handle says: the start, and the status of everything after the restore. */
-static enum cairn_start fake_start = CAIRN_START_FRESH;
+/* The status of everything after the restore, and one override. */
 static int fake_status;
 static const char *fake_override_key, *fake_override_value;
 
@@ -120,7 +119,7 @@ int cairn_session(struct cairn *c, struct cairn_session *ret) {
         ret->checkpoint = ret->run_dir = "";
         ret->checkpoint_step = -1;
         ret->world = 1;
-        ret->start = fake_start;
+        ret->start = CAIRN_START_FRESH;
         return 0;
 }
 const char *cairn_override(struct cairn *c, const char *key) {
@@ -167,7 +166,7 @@ int cairn_seal(struct cairn *c) {
 }
 int cairn_restore(struct cairn *c, struct cairn_report *ret) {
         fake_publish(c);
-        ret->start = fake_start;
+        ret->start = CAIRN_START_FRESH;
         ret->step = 0;
         return 0;
 }
