@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -37,6 +38,10 @@ static uint16_t free_port(void) {
 static void child_exec(const struct ranks *r, uint32_t rank,
                        const struct ranks_environment *environment, char **command) {
         (void) setpgid(0, 0);
+        /* Without `cairn run` nobody restarts agent or ranks: end in good order. Its agent asks for
+         * the same, but may have died with it. */
+        if (prctl(PR_SET_PDEATHSIG, SIGTERM) < 0 || getppid() != r->launcher)
+                _exit(status_exit_code(CAIRN_ERR_PEER));
         sigset_t none;
         (void) sigemptyset(&none);
         (void) sigprocmask(SIG_SETMASK, &none, NULL);
@@ -58,7 +63,7 @@ static void child_exec(const struct ranks *r, uint32_t rank,
 
 int ranks_spawn(struct ranks *r, uint32_t count, const struct ranks_environment *environment,
                 char **command, struct cairn_error *reterr) {
-        *r = (struct ranks){.count = count, .master_port = free_port()};
+        *r = (struct ranks){.count = count, .master_port = free_port(), .launcher = getpid()};
         for (uint32_t i = 0; i < count; i++) {
                 pid_t pid = fork();
                 if (pid < 0) {

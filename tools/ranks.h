@@ -28,6 +28,7 @@ struct ranks {
         struct rank_process all[RANKS_MAX];
         uint32_t count;
         uint16_t master_port;
+        pid_t launcher; /* who started them: they do not outlive it for long */
 };
 struct ranks_environment {
         const char *run, *store, *socket;
