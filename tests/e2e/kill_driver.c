@@ -56,13 +56,13 @@ struct driver {
         unsigned run_number;
         char run[32];
         char log[RUN_PATH_BYTES], output[RUN_PATH_BYTES], reference[RUN_PATH_BYTES];
-        bool run_started; /* a first start of this run was made */
-        pid_t runner;     /* 0: none */
-        pid_t snapshot;   /* a `cairn snapshot --wait` under way; 0: none */
+        pid_t runner;   /* 0: none */
+        pid_t snapshot; /* a `cairn snapshot --wait` under way; 0: none */
+        bool is_probe;  /* it was started after the kill: its success shows that all is well */
         char answer[RUN_PATH_BYTES];
         struct committed reported;    /* newest; name "" if none */
         struct committed must_resume; /* what had been reported when the last kill came */
-        uint64_t rounds, kills[PROCESS_KIND_COUNT], commits, restarts, runs_done;
+        uint64_t rounds, kills[PROCESS_KIND_COUNT], commits, probes, runs_done;
         uint64_t torn, lost, hangs, broken;
 };
 
@@ -162,17 +162,16 @@ static void start_runner(struct driver *d) {
         words[count++] = "--log";
         words[count++] = d->log;
         d->runner = spawn(words, d->output);
-        d->run_started = true;
-        d->restarts++;
 }
 
-static void start_snapshot(struct driver *d) {
+static void start_snapshot(struct driver *d, bool is_probe) {
         char cairn[RUN_PATH_BYTES];
         const char *const words[] = {cairn,       "snapshot", d->run,   "--wait",
                                      "--timeout", "30",       "--json", NULL};
         (void) snprintf(cairn, sizeof cairn, "%s/cairn", d->bin);
         (void) unlink(d->answer);
         d->snapshot = spawn(words, d->answer);
+        d->is_probe = is_probe;
 }
 
 static size_t descendants(struct process_entry *tree) {
@@ -216,6 +215,7 @@ static void read_answer(struct driver *d) {
         if (name && json_is_true(json_object_get(j, "committed"))) {
                 note_committed(d, name, json_integer_value(json_object_get(j, "step")));
                 d->commits++;
+                d->probes += d->is_probe;
         } else {
                 d->broken++;
                 say(d,
@@ -351,7 +351,6 @@ static int64_t last_step(const struct driver *d) {
 
 static void next_run(struct driver *d) {
         d->run_number++;
-        d->run_started = false;
         (void) snprintf(d->run, sizeof d->run, "kill-%u", d->run_number);
         (void) snprintf(d->log, sizeof d->log, "%s/%s.log", d->work, d->run);
         (void) snprintf(d->output, sizeof d->output, "%s/%s.out", d->work, d->run);
@@ -421,8 +420,9 @@ static void hang(struct driver *d, const char *what) {
         next_run(d);
 }
 
-/* `cairn run` was killed: what it left ends by itself. */
-static bool wait_for_orphans(struct driver *d) {
+/* `cairn run` was killed: what it left ends by itself. Only a trainer whose agent died at the same
+ * time may still wait for one: the next run's agent tells it that its time is over. */
+static bool wait_for_orphans(struct driver *d, bool agent_too) {
         static struct process_entry tree[DESCENDANTS_MAX];
         uint64_t until_ns = now_ns() + HANG_NS;
         int status;
@@ -430,7 +430,8 @@ static bool wait_for_orphans(struct driver *d) {
                 (void) reap(d, &status);
                 size_t count = descendants(tree), left = 0;
                 for (size_t i = 0; i < count; i++)
-                        left += tree[i].pid != d->snapshot && tree[i].kind != PROCESS_OTHER;
+                        left += tree[i].pid != d->snapshot && tree[i].kind != PROCESS_OTHER &&
+                                !(agent_too && tree[i].kind == PROCESS_TRAINER);
                 if (left == 0)
                         return true;
                 nap();
@@ -438,9 +439,17 @@ static bool wait_for_orphans(struct driver *d) {
         return false;
 }
 
+static size_t trainer_count(void) {
+        static struct process_entry tree[DESCENDANTS_MAX];
+        size_t count = descendants(tree), trainers = 0;
+        for (size_t i = 0; i < count; i++)
+                trainers += tree[i].kind == PROCESS_TRAINER;
+        return trainers;
+}
+
 /* Training goes on and commits again: a demanded snapshot succeeds, or the run comes to its end. */
 static void recover(struct driver *d) {
-        uint64_t until_ns = now_ns() + HANG_NS, commits = d->commits;
+        uint64_t until_ns = now_ns() + HANG_NS, probes = d->probes;
         unsigned run_number = d->run_number;
         int status;
         while (now_ns() < until_ns) {
@@ -449,16 +458,18 @@ static void recover(struct driver *d) {
                         start_runner(d);
                         return;
                 }
-                if (d->commits > commits)
+                if (d->probes > probes && trainer_count() == 1)
                         break;
                 if (d->snapshot == 0 && last_step(d) > 0)
-                        start_snapshot(d);
+                        start_snapshot(d, true);
                 nap();
         }
         if (d->run_number != run_number)
                 return;
-        if (d->commits == commits)
+        if (d->probes == probes)
                 hang(d, "no further commit");
+        else if (trainer_count() > 1)
+                hang(d, "an old trainer did not end");
         check_log(d, false);
         check_store(d);
 }
@@ -469,12 +480,12 @@ static void round_once(struct driver *d) {
                 start_runner(d);
         let_pass(d, random_next(d) % (300 * NSEC_PER_MSEC));
         if (d->snapshot == 0 && random_next(d) % 2)
-                start_snapshot(d);
+                start_snapshot(d, false);
         let_pass(d, random_next(d) % (60 * NSEC_PER_MSEC));
         unsigned victims = choose_victims(d);
         d->must_resume = d->reported;
         if (kill_victims(d, victims)) {
-                if (!wait_for_orphans(d)) {
+                if (!wait_for_orphans(d, victims & 1u << PROCESS_AGENT)) {
                         hang(d, "what `cairn run` left did not end");
                         return;
                 }
@@ -483,7 +494,8 @@ static void round_once(struct driver *d) {
                 check_store(d);
                 start_runner(d);
         }
-        recover(d);
+        if (random_next(d) % 4 != 0) /* else the next kill comes while it recovers */
+                recover(d);
 }
 
 static bool make_reference(struct driver *d) {

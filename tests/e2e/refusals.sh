@@ -73,10 +73,16 @@ refused 69 'store' "resume in a missing store" run --run r --store "$work/nowher
 refused 69 'store' "auto in a missing store" run --run r --store "$work/nowhere" --mode auto -- true
 [ ! -e "$work/nowhere" ] || die "a missing store was created"
 mkdir "$work/unmarked"
-refused 78 'store' "auto in a folder that is no store" run --run r --store "$work/unmarked" --mode auto -- true
+refused 69 'empty' "auto in an empty folder" run --run r --store "$work/unmarked" --mode auto -- true
 [ -z "$(ls -A "$work/unmarked")" ] || die "a folder became a store"
+: >"$work/unmarked/thesis.txt"
+for mode in fresh resume auto; do
+        refused 78 'store' "--mode $mode in a folder that holds something else" \
+                run --run r --store "$work/unmarked" --mode $mode -- true
+done
+[ "$(ls -A "$work/unmarked")" = thesis.txt ] || die "a folder became a store"
 : >"$work/file"
-refused 73 'folder|directory' "a file as a store" run --run r --store "$work/file" --mode fresh -- true
+refused 78 'not a directory' "a file as a store" run --run r --store "$work/file" --mode fresh -- true
 [ ! -s "$work/file" ] || die "the file was written to"
 if [ "$(id -u)" -ne 0 ]; then
         chmod 000 "$CAIRN_STORE"
