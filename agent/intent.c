@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "agent/intent.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -33,9 +34,11 @@ void intent_note(char *note, const char *format, ...) {
         va_end(arguments);
 }
 
-bool intent_is_damage(int status) {
-        return status == CAIRN_ERR_CORRUPT || status == CAIRN_ERR_MISMATCH ||
-               status == CAIRN_ERR_NOTFOUND;
+bool intent_is_damage(const struct cairn_error *e) {
+        /* A link, or a file where a folder should be, is a decoy and not storage that fails. */
+        return e->status == CAIRN_ERR_CORRUPT || e->status == CAIRN_ERR_MISMATCH ||
+               e->status == CAIRN_ERR_NOTFOUND || e->system_code == ELOOP ||
+               e->system_code == EXDEV || e->system_code == ENOTDIR;
 }
 
 static bool is_fresh(enum start_mode mode) {
@@ -104,7 +107,7 @@ static int choose_newest(struct judge *j, uint32_t *ret_skipped, struct cairn_er
                 struct cairn_error e = CAIRN_ERROR_INIT;
                 bool flagged = false;
                 int r = j->verify(j->context, c, &flagged, &e);
-                if (r < 0 && !intent_is_damage(r)) {
+                if (r < 0 && !intent_is_damage(&e)) {
                         if (reterr)
                                 *reterr = e;
                         return r;
@@ -141,7 +144,7 @@ static int look_at_rest(struct judge *j, struct cairn_error *reterr) {
                                     "passed over",
                                     c->name);
                 } else if (c->validity == CHECKPOINT_DAMAGED && !c->is_attempt) {
-                        if (!intent_is_damage(c->error.status)) {
+                        if (!intent_is_damage(&c->error)) {
                                 if (reterr)
                                         *reterr = c->error;
                                 return c->error.status;
@@ -248,7 +251,7 @@ static int choose_step(struct judge *j, struct cairn_error *reterr) {
                         j->verdict->choice = c;
                         return 0;
                 }
-                if (!intent_is_damage(r)) {
+                if (!intent_is_damage(&e)) {
                         if (reterr)
                                 *reterr = e;
                         return r;

@@ -26,7 +26,7 @@ int intent_judge(const struct start_request *request, const struct run_scan *sca
                  intent_verify verify, void *context, struct intent_verdict *ret,
                  struct cairn_error *reterr);
 /* A damage of one checkpoint, as opposed to storage that does not answer. */
-bool intent_is_damage(int status);
+bool intent_is_damage(const struct cairn_error *e);
 /* Adds "; " and the sentence. */
 void intent_note(char *note, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

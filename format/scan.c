@@ -409,7 +409,9 @@ static int judge(struct scanning *s, struct scan_checkpoint *c, bool *ret_gone) 
         *ret_gone = r == CAIRN_ERR_NOTFOUND && is_gone(s, c);
         if (r == CAIRN_ERR_STALE)
                 return 0; /* an attempt that does not matter: stays unchecked, the error says why */
-        if (r < 0 && !is_damage(r)) {
+        /* A link that somebody put there is no storage that fails: only this one is damaged. */
+        bool is_link = r < 0 && (c->error.system_code == ELOOP || c->error.system_code == EXDEV);
+        if (r < 0 && !is_damage(r) && !is_link) {
                 if (s->reterr)
                         *s->reterr = c->error;
                 return r;
