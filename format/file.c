@@ -438,6 +438,7 @@ static int read_header(struct reader *rd, enum file_kind expected) {
 static void *budget_alloc(void *context, size_t bytes) {
         struct unpack_budget *budget = context;
 
+        bytes = bytes > SIZE_MAX - 15 ? bytes : (bytes + 15) & ~(size_t) 15;
         if (bytes > budget->left) {
                 budget->exceeded = true;
                 return NULL;
