@@ -8,6 +8,7 @@ enum { REDRAW_NS = 100 * 1000 * 1000 };
 void progress_init(struct progress *p, int64_t steps, int64_t step_done, bool is_quiet,
                    uint64_t now_ns) {
         *p = (struct progress){.is_terminal = isatty(STDOUT_FILENO) == 1,
+                               .is_quiet = is_quiet,
                                .steps = steps,
                                .first_step = step_done + 1,
                                .begin_ns = now_ns,

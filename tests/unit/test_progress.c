@@ -16,7 +16,8 @@ static void test_when_a_line_is_due(void **state) {
         p.next_ns = 1000;
         assert_false(progress_is_due(&p, 41, 999));
         assert_true(progress_is_due(&p, 41, 1000));
-        p.is_quiet = true;
+        progress_init(&p, 300, 40, true, 0);
+        p.next_ns = 1000;
         assert_false(progress_is_due(&p, 41, 1000));
 }
 
