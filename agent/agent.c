@@ -22,7 +22,7 @@ struct run *agent_find_run(struct agent *a, const char *name) {
 static int get_run(struct agent *a, const ProtobufCBinaryData *name, const char *operation,
                    struct run **ret, struct cairn_error *reterr) {
         char text[RUN_NAME_BYTES_MAX + 1] = "", escaped[4 * RUN_NAME_BYTES_MAX + 8];
-        if (name->len <= RUN_NAME_BYTES_MAX)
+        if (name->len > 0 && name->len <= RUN_NAME_BYTES_MAX)
                 memcpy(text, name->data, name->len);
         *ret = agent_find_run(a, text);
         if (*ret)
@@ -119,7 +119,8 @@ static int handle_hello(void *context, struct connection *c, const Cairn__Contro
         }
         if (m->run.len > RUN_NAME_BYTES_MAX)
                 return error_set(reterr, CAIRN_ERR_API, "open session", "", "run name too long");
-        memcpy(h.run, m->run.data, m->run.len);
+        if (m->run.len)
+                memcpy(h.run, m->run.data, m->run.len);
         TRY(name_check_run(h.run, reterr));
         if (m->session_id && m->secret.len != sizeof h.secret)
                 return error_set(reterr, CAIRN_ERR_API, "reattach session", h.run,
@@ -281,7 +282,7 @@ static void reap(void *context) {
                 struct session *s = a->sessions[i];
                 if (!s)
                         continue;
-                bool gone = session_settled(s) && s->run->store_pending == 0;
+                bool gone = session_settled(s) && !s->run->store_calls;
                 if (gone && (s->run->sessions[s->rank] != s || s->run->state == RUN_ENDED)) {
                         if (s->run->sessions[s->rank] == s)
                                 s->run->sessions[s->rank] = NULL;
@@ -292,8 +293,7 @@ static void reap(void *context) {
         }
         for (size_t i = 0; i < AGENT_RUN_COUNT_MAX; i++) {
                 struct run *run = a->runs[i];
-                if (run && run->state == RUN_ENDED && run->store_pending == 0 &&
-                    !session_of_run(a, run))
+                if (run && run->state == RUN_ENDED && !run->store_calls && !session_of_run(a, run))
                         run_free(run);
                 any_run = any_run || a->runs[i];
         }

@@ -242,46 +242,30 @@ static void commit(struct run_attempt *a) {
         }
 }
 
-struct publish {
-        struct run_attempt *attempt;
-        uint32_t number, rank;
-        unsigned tries;
-};
-
-static void publish(struct run_attempt *a, uint32_t rank, unsigned tries);
+static void publish(struct run_attempt *a, uint32_t rank);
 
 static void published(void *context, const struct store_message *reply, struct wire_fds *fds) {
-        struct publish p = *(struct publish *) context;
-        struct run_attempt *a = p.attempt;
-        free(context);
+        struct run *run = context;
+        struct run_attempt *a = find(run, reply->attempt);
         (void) fds;
-        if (a->number != p.number || a->state != ATTEMPT_OPEN || a->doomed)
+        if (!a || a->state != ATTEMPT_OPEN || a->doomed || reply->rank >= run->world)
                 return;
+        struct rank_cut *row = &a->ranks[reply->rank];
         if (reply->status == 0)
-                a->ranks[p.rank].state = RANK_PUBLISHED;
+                row->state = RANK_PUBLISHED;
         else if ((reply->status == CAIRN_ERR_TIMEOUT || reply->status == CAIRN_ERR_PEER) &&
-                 p.tries + 1 < RUN_STORE_TRIES)
-                publish(a, p.rank, p.tries + 1);
+                 ++row->tries < RUN_STORE_TRIES)
+                publish(a, reply->rank);
         else
                 doom(a, &reply->error);
 }
 
-static void publish(struct run_attempt *a, uint32_t rank, unsigned tries) {
+static void publish(struct run_attempt *a, uint32_t rank) {
         struct cairn_error error = CAIRN_ERROR_INIT;
         struct store_message m = {
                 .verb = STORE_PUBLISH_MANIFEST, .attempt = a->number, .rank = rank};
-        struct publish *p = malloc(sizeof *p);
-        int r = CAIRN_ERR_NOMEM;
-        if (p) {
-                *p = (struct publish){a, a->number, rank, tries};
-                r = run_store_request(a->run, &m, published, p, &error);
-        }
-        if (r < 0) {
-                free(p);
-                if (!error.status)
-                        (void) error_set(&error, r, "publish manifest", a->run->name, "no memory");
+        if (run_store_request(a->run, &m, published, a->run, &error) < 0)
                 doom(a, &error);
-        }
 }
 
 /* ---- what sessions report ---- */
@@ -321,7 +305,7 @@ void run_session_written(struct run *run, struct session *s, const struct saver_
                         s->last_error = m->error;
                         doom(a, &m->error);
                 } else if (!a->doomed)
-                        publish(a, s->rank, 0);
+                        publish(a, s->rank);
                 return;
         }
 }

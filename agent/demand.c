@@ -90,6 +90,30 @@ static void fail(struct run_waiter *w, const struct cairn_error *error) {
         w->used = false;
 }
 
+static void tagged(void *context, const struct store_message *reply, struct wire_fds *fds) {
+        struct run_waiter *w = context;
+        (void) fds;
+        if (reply->status < 0)
+                fail(w, &reply->error);
+        else
+                answer(w, reply->committed.name, reply->committed.step, reply->committed.bytes,
+                       true);
+}
+
+/* The checkpoint is there already; it is given the tag that was asked for. */
+static int tag_existing(struct run *run, struct run_waiter *w, struct cairn_error *reterr) {
+        struct store_message m = {.verb = STORE_TAG};
+        m.committed.step = run->committed_step;
+        m.committed.bytes = run->committed_bytes;
+        memcpy(m.committed.name, run->committed_name, sizeof m.committed.name);
+        memcpy(m.name, w->tag, sizeof w->tag);
+        w->tagging = true;
+        int r = run_store_request(run, &m, tagged, w, reterr);
+        if (r < 0)
+                w->used = false;
+        return r;
+}
+
 int run_snapshot(struct run *run, const struct reply_to *to,
                  const Cairn__Control__SnapshotRequest *m, struct cairn_error *reterr) {
         bool any = false;
@@ -110,11 +134,14 @@ int run_snapshot(struct run *run, const struct reply_to *to,
                                  "%d requests wait already", RUN_WAITER_COUNT_MAX);
         w->to = *to;
         w->wait = m->wait;
-        memcpy(w->tag, m->tag.data, m->tag.len);
+        if (m->tag.len)
+                memcpy(w->tag, m->tag.data, m->tag.len);
         uint64_t timeout_ns = m->timeout_ns ? m->timeout_ns : 60 * NSEC_PER_SEC;
         w->deadline_ns = loop_now(&run->agent->loop) +
                          (timeout_ns < UINT64_MAX / 4 ? timeout_ns : UINT64_MAX / 4);
         if (committed_already(run)) {
+                if (*w->tag)
+                        return tag_existing(run, w, reterr);
                 answer(w, run->committed_name, run->committed_step, run->committed_bytes, true);
                 return 0;
         }
@@ -136,7 +163,7 @@ void demand_committed(struct run *run, const struct run_attempt *a,
                       const struct commit_result *committed) {
         for (size_t i = 0; i < RUN_WAITER_COUNT_MAX; i++) {
                 struct run_waiter *w = &run->waiters[i];
-                if (w->used && covers(run, a, w))
+                if (w->used && !w->tagging && covers(run, a, w))
                         answer(w, committed->name, committed->step, committed->bytes,
                                committed->existed);
         }
@@ -145,7 +172,7 @@ void demand_committed(struct run *run, const struct run_attempt *a,
 void demand_failed(struct run *run, const struct run_attempt *a, const struct cairn_error *error) {
         for (size_t i = 0; i < RUN_WAITER_COUNT_MAX; i++) {
                 struct run_waiter *w = &run->waiters[i];
-                if (!w->used || !covers(run, a, w))
+                if (!w->used || w->tagging || !covers(run, a, w))
                         continue;
                 /* Nobody's fault, or ranks that were not level: asked again within its time. */
                 if (error && error->status != CAIRN_ERR_MISMATCH && error->status != CAIRN_ERR_PEER)
@@ -157,7 +184,7 @@ void demand_failed(struct run *run, const struct run_attempt *a, const struct ca
 
 void demand_fail_all(struct run *run, const struct cairn_error *error) {
         for (size_t i = 0; i < RUN_WAITER_COUNT_MAX; i++)
-                if (run->waiters[i].used)
+                if (run->waiters[i].used && !run->waiters[i].tagging)
                         fail(&run->waiters[i], error);
 }
 
@@ -166,7 +193,7 @@ const char *demand_tag(const struct run *run, const struct run_attempt *a, uint3
         *ret_reason = 0;
         for (size_t i = 0; i < RUN_WAITER_COUNT_MAX; i++) {
                 const struct run_waiter *w = &run->waiters[i];
-                if (!w->used || !covers(run, a, w))
+                if (!w->used || w->tagging || !covers(run, a, w))
                         continue;
                 *ret_reason = 1;
                 if (*w->tag)
@@ -235,7 +262,7 @@ void demand_pump(struct run *run) {
         uint64_t now_ns = loop_now(&run->agent->loop);
         for (size_t i = 0; i < RUN_WAITER_COUNT_MAX; i++) {
                 struct run_waiter *w = &run->waiters[i];
-                if (!w->used)
+                if (!w->used || w->tagging)
                         continue;
                 for (uint32_t rank = 0; rank < run->world; rank++)
                         if (session_cuttable(run->sessions[rank]))

@@ -14,27 +14,35 @@
 #define STORE_TIMEOUT_NS (60 * NSEC_PER_SEC)
 #define STORE_TIMEOUT_LONG_NS (600 * NSEC_PER_SEC) /* reads manifests or deletes data */
 
+struct pending;
 struct agent_store {
         char path[STORE_PATH_BYTES];
         struct store_link *link;
         struct loop_source source;
+        struct pending *pending;
         struct agent_store *next;
 };
 
+/* A request under way; the list is for the end of the agent. */
 struct pending {
+        struct agent_store *store;
         agent_store_fn reply;
         void *context;
+        struct pending *next;
 };
 
 static void store_answered(void *context, struct store_message *reply, int *fds, size_t fd_count) {
-        struct pending p = *(struct pending *) context;
+        struct pending *p = context, **list = &p->store->pending;
         struct wire_fds taken = WIRE_FDS_INIT;
-        free(context);
         for (size_t i = 0; i < fd_count && i < WIRE_FDS_MAX; i++) {
                 taken.fds[taken.count++] = fds[i];
                 fds[i] = -1;
         }
-        p.reply(p.context, reply, &taken);
+        p->reply(p->context, reply, &taken);
+        while (*list != p)
+                list = &(*list)->next;
+        *list = p->next;
+        free(p);
         wire_fds_done(&taken);
 }
 
@@ -93,11 +101,13 @@ static int store_request(struct agent *a, const char *path, const struct store_m
         struct pending *p = malloc(sizeof *p);
         if (!p)
                 return error_set_errno(reterr, ENOMEM, "ask store", path);
-        *p = (struct pending){reply, context};
+        *p = (struct pending){store, reply, context, store->pending};
         int r = store_link_submit(store->link, request, timeout_of(request->verb), store_answered,
                                   p, reterr);
         if (r < 0)
                 free(p);
+        else
+                store->pending = p;
         return r;
 }
 
@@ -107,6 +117,11 @@ static void store_done(struct agent *a) {
                 a->stores = s->next;
                 loop_unwatch(&a->loop, &s->source);
                 (void) store_link_free(s->link);
+                while (s->pending) {
+                        struct pending *p = s->pending;
+                        s->pending = p->next;
+                        free(p);
+                }
                 free(s);
         }
 }

@@ -39,27 +39,32 @@ static void pump_timer(void *context) {
 
 /* ---- the store ---- */
 
-struct store_call {
+struct run_store_call {
         struct run *run;
         agent_store_fn reply;
         void *context;
+        struct run_store_call *next;
 };
 
 static void store_replied(void *context, const struct store_message *reply, struct wire_fds *fds) {
-        struct store_call call = *(struct store_call *) context;
-        free(context);
-        call.reply(call.context, reply, fds);
-        call.run->store_pending--;
-        run_pump(call.run);
-        agent_reap(call.run->agent);
+        struct run_store_call *call = context, **p;
+        struct run *run = call->run;
+        call->reply(call->context, reply, fds);
+        for (p = &run->store_calls; *p != call; p = &(*p)->next)
+                ;
+        *p = call->next;
+        free(call);
+        run_pump(run);
+        agent_reap(run->agent);
 }
 
 int run_store_request(struct run *run, struct store_message *m, agent_store_fn reply, void *context,
                       struct cairn_error *reterr) {
-        struct store_call *call = malloc(sizeof *call);
+        struct run_store_call *call = malloc(sizeof *call);
         if (!call)
                 return error_set_errno(reterr, ENOMEM, "ask store", run->store);
-        *call = (struct store_call){.run = run, .reply = reply, .context = context};
+        *call = (struct run_store_call){
+                .run = run, .reply = reply, .context = context, .next = run->store_calls};
         memcpy(m->run, run->name, sizeof m->run);
         if (!m->generation)
                 m->generation = run->generation;
@@ -70,7 +75,7 @@ int run_store_request(struct run *run, struct store_message *m, agent_store_fn r
         if (r < 0)
                 free(call);
         else
-                run->store_pending++;
+                run->store_calls = call;
         return r;
 }
 
@@ -163,16 +168,22 @@ void run_free(struct run *run) {
         wire_fds_done(&run->start_fds);
         if (run->start)
                 cairn__control__start__free_unpacked(run->start, NULL);
+        while (run->store_calls) { /* only when the agent ends: their answers will not come */
+                struct run_store_call *call = run->store_calls;
+                run->store_calls = call->next;
+                free(call);
+        }
         free(run->start_request);
         free(run);
 }
 
 static int copy_text(char *target, size_t bytes, const ProtobufCBinaryData *text, const char *what,
                      struct cairn_error *reterr) {
-        if (text->len >= bytes || memchr(text->data, 0, text->len))
+        if (text->len >= bytes || (text->len && memchr(text->data, 0, text->len)))
                 return error_set(reterr, CAIRN_ERR_API, "start run", what,
                                  "longer than %zu bytes, or with a zero in it", bytes - 1);
-        memcpy(target, text->data, text->len);
+        if (text->len)
+                memcpy(target, text->data, text->len);
         target[text->len] = 0;
         return 0;
 }
@@ -285,7 +296,7 @@ static void started(void *context, const struct store_message *reply, struct wir
         struct run *run = context;
         (void) fds;
         if (reply->status < 0) {
-                log_error(LOG_LEVEL_ERROR, "start run", &reply->error);
+                log_error(LOG_LEVEL_INFO, "start run", &reply->error);
                 server_fail(&run->start_reply, &reply->error);
                 run->last_error = reply->error;
                 /* A restart that is refused leaves the run to its runner, who ends it. */
@@ -745,6 +756,7 @@ static void sessions_check(struct run *run) {
                 struct session *s = run->sessions[i];
                 if (!s)
                         continue;
+                session_refresh(s);
                 if (s->state == SESSION_SETTLING && !run_session_in_flight(run, s))
                         session_finish_settling(s);
                 /* Its launcher reaped a wrapper and the trainer lives on. */

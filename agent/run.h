@@ -36,6 +36,7 @@ struct rank_cut {
         int data_fd, manifest_fd; /* until armed */
         uint64_t seq, bytes, cut_ns;
         int64_t step;
+        unsigned tries;
 };
 enum attempt_state {
         ATTEMPT_EMPTY,
@@ -55,12 +56,13 @@ struct run_attempt {
 };
 struct run_waiter {
         bool used, internal, wait;
-        bool asked; /* a cut was asked for on its behalf */
+        bool tagging; /* the checkpoint exists; the store process gives it the tag */
         struct reply_to to;
         uint64_t deadline_ns, since_ns;
-        char tag[128];
+        char tag[136];
         uint64_t seq[SESSION_COUNT_MAX]; /* by rank: a cut at or after it */
 };
+struct run_store_call;
 struct run {
         struct agent *agent;
         enum run_state state;
@@ -93,7 +95,7 @@ struct run {
         uint32_t attempt_last;
         unsigned open_failures; /* in a row; opening again waits longer each time */
         uint64_t open_after_ns;
-        unsigned store_pending; /* callbacks that will come */
+        struct run_store_call *store_calls; /* callbacks that will come */
         bool retaining, pumping, pump_again, fenced;
 
         struct run_waiter waiters[RUN_WAITER_COUNT_MAX];

@@ -76,6 +76,12 @@ struct cut_word session_word(struct session *s) {
         return w;
 }
 
+void session_refresh(struct session *s) {
+        if ((s->state == SESSION_SEALED || s->state == SESSION_RESTORING) &&
+            cut_read(s->page).seq > 0)
+                set_state(s, SESSION_ACTIVE);
+}
+
 void session_ring(struct session *s) {
         uint64_t one = 1;
         ssize_t n = write(s->event_fd, &one, sizeof one);
@@ -417,11 +423,12 @@ static int make_page(struct session *s, struct cairn_error *reterr) {
 
 /* A page that a former cairnd made, brought back by its trainer. */
 static int adopt_page(struct session *s, int fd, struct cairn_error *reterr) {
+        uint64_t bytes;
         s->page_fd = fd;
         if (fd < 0)
                 return error_set(reterr, CAIRN_ERR_API, "reattach session", s->run->name,
                                  "no control page came with it");
-        TRY(wire_memfd_check(fd, MEMORY_SEALS, CONTROL_PAGE_BYTES, CONTROL_PAGE_BYTES, NULL,
+        TRY(wire_memfd_check(fd, MEMORY_SEALS, CONTROL_PAGE_BYTES, CONTROL_PAGE_BYTES, &bytes,
                              reterr));
         s->page = mmap(NULL, CONTROL_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         if (s->page == MAP_FAILED) {
@@ -646,7 +653,8 @@ int session_slabs(struct session *s, const struct reply_to *to, const Cairn__Con
                         return error_set(reterr, CAIRN_ERR_API, "take slabs", s->run->name,
                                          "a slab has at most %llu bytes",
                                          (unsigned long long) SLAB_BYTES_MAX);
-                TRY(wire_memfd_check(fds->fds[i], MEMORY_SEALS, m->bytes[i], m->bytes[i], NULL,
+                uint64_t bytes;
+                TRY(wire_memfd_check(fds->fds[i], MEMORY_SEALS, m->bytes[i], m->bytes[i], &bytes,
                                      reterr));
         }
         if (known) { /* sent again after a reconnection: the same memory */
@@ -949,7 +957,7 @@ static void saver_restored(struct session *s, const struct saver_message *m) {
 
 int session_restore_done(struct session *s, const struct reply_to *to, int status,
                          struct cairn_error *reterr) {
-        if (s->state == SESSION_ACTIVE && s->reattached) {
+        if (s->state == SESSION_ACTIVE) { /* the page said so first */
                 server_done_reply(to);
                 return 0;
         }

@@ -138,6 +138,8 @@ void session_ring(struct session *s);
 /* A copy is under way, or a request is about to be claimed. */
 bool session_copying(const struct session *s);
 struct cut_word session_word(struct session *s); /* and keeps word_since_ns */
+/* The first STABLE state ends the registration, whether or not the trainer said so. */
+void session_refresh(struct session *s);
 
 const char *session_state_name(enum session_state state);
 

@@ -123,6 +123,7 @@ static json_t *run_json(struct run *run) {
         json_object_set_new(j, "every_s", seconds(run->every_ns));
         json_object_set_new(j, "keep_last", integer(run->keep_last));
         json_object_set_new(j, "committed", committed_json(run, now_ns));
+        json_object_set_new(j, "committed_step", json_integer(run->committed_step));
         json_object_set_new(j, "snapshot", snapshot_json(run));
         json_object_set_new(j, "checkpoints", integer(run->checkpoints_committed));
         json_object_set_new(j, "attempts_failed", integer(run->attempts_failed));

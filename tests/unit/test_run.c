@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A run from its start to its end, with a played store and played savers (agent_fixture.h).
+ */
+#include "tests/test.h"
+#include "tests/unit/agent_fixture.h"
+#include <sys/syscall.h>
+
+#define BODY(name) CAIRN__CONTROL__ENVELOPE__BODY_##name
+#define RUNNER CAIRN__CONTROL__PEER_KIND__PEER_RUNNER
+#define TOOL CAIRN__CONTROL__PEER_KIND__PEER_TOOL
+#define DEMO ((ProtobufCBinaryData){4, (uint8_t *) "demo"})
+
+static struct fixture f;
+static struct fixture_trainer t;
+static int runner, tool;
+
+static int setup(void **state) {
+        (void) state;
+        fixture_init(&f);
+        runner = fixture_connect(&f, RUNNER);
+        tool = fixture_connect(&f, TOOL);
+        fixture_start_run(&f, runner, 1);
+        fixture_hello(&f, &t, 0);
+        fixture_seal(&f, &t, 1);
+        fixture_restore_done(&f, &t);
+        fixture_run_ms(&f, 20);
+        return 0;
+}
+
+static int teardown(void **state) {
+        (void) state;
+        fixture_trainer_done(&t);
+        (void) close(runner);
+        (void) close(tool);
+        fixture_done(&f);
+        return 0;
+}
+
+static uint64_t ask_snapshot(bool wait, uint64_t timeout_ns, const char *tag) {
+        Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
+        Cairn__Control__SnapshotRequest m = CAIRN__CONTROL__SNAPSHOT_REQUEST__INIT;
+        m.run = DEMO;
+        m.wait = wait;
+        m.timeout_ns = timeout_ns;
+        m.tag = (ProtobufCBinaryData){strlen(tag), (uint8_t *) tag};
+        e.body_case = BODY(SNAPSHOT_REQUEST);
+        e.snapshot_request = &m;
+        return fixture_send(&f, tool, &e, NULL, 0);
+}
+
+static const Cairn__Control__Envelope *rank_exit(uint32_t rank) {
+        Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
+        Cairn__Control__RankExit m = CAIRN__CONTROL__RANK_EXIT__INIT;
+        m.run = DEMO;
+        m.rank = rank;
+        e.body_case = BODY(RANK_EXIT);
+        e.rank_exit = &m;
+        return fixture_ask(&f, runner, &e, NULL, 0);
+}
+
+static void test_scheduled(void **state) {
+        (void) state;
+        assert_int_equal(fixture_session(&f, 0)->state, SESSION_ACTIVE);
+        assert_int_equal(f.arms, 1);
+        fixture_update(&f, &t, 1, true);
+        fixture_run_ms(&f, 50);
+        assert_int_equal(atomic_load(&t.page->committed_step), 1);
+        assert_int_equal(atomic_load(&t.page->committed_seq), 2);
+        assert_int_equal(fixture_count(&f, STORE_PUBLISH_MANIFEST), 1);
+        assert_int_equal(fixture_count(&f, STORE_COMMIT), 1);
+        assert_int_equal(fixture_count(&f, STORE_RETAIN), 1);
+        assert_int_equal(f.last[STORE_RETAIN].keep_last, 3);
+        /* The next one is armed already: another cut works at once, without a third set of files.
+         */
+        assert_int_equal(f.arms, 2);
+        fixture_update(&f, &t, 2, true);
+        fixture_run_ms(&f, 50);
+        assert_int_equal(atomic_load(&t.page->committed_step), 2);
+        uint64_t seq;
+        int status;
+        assert_int_equal(cut_outcome_find(t.page, 3, &seq, &status), CUT_COMMITTED);
+}
+
+static void test_failed_write(void **state) {
+        (void) state;
+        f.write_status = CAIRN_ERR_NOSPACE;
+        fixture_update(&f, &t, 1, true);
+        fixture_run_ms(&f, 50);
+        uint64_t seq;
+        int status;
+        assert_int_equal(cut_outcome_find(t.page, 2, &seq, &status), CUT_FAILED);
+        assert_int_equal(status, CAIRN_ERR_NOSPACE);
+        assert_int_equal(fixture_count(&f, STORE_COMMIT), 0);
+        assert_int_equal(fixture_count(&f, STORE_DISCARD), 1);
+        assert_int_equal(agent_find_run(&f.agent, "demo")->attempts_failed, 1);
+        fixture_update(&f, &t, 2, true); /* the next one is independent of it */
+        fixture_run_ms(&f, 50);
+        assert_int_equal(atomic_load(&t.page->committed_step), 2);
+}
+
+static void test_failed_commit(void **state) {
+        (void) state;
+        f.fail_verb = STORE_COMMIT;
+        f.fail_status = CAIRN_ERR_IO;
+        ask_snapshot(true, 5 * NSEC_PER_SEC, "");
+        const Cairn__Control__Envelope *reply = fixture_receive(&f, tool);
+        assert_non_null(reply->failure);
+        assert_int_equal(reply->failure->status, CAIRN_ERR_IO);
+        fixture_run_ms(&f, 20);
+        assert_int_equal(fixture_count(&f, STORE_DISCARD), 1);
+        /* An unknown outcome is asked for again. */
+        f.fail_verb = STORE_COMMIT;
+        f.fail_status = CAIRN_ERR_TIMEOUT;
+        fixture_update(&f, &t, 3, true);
+        fixture_run_ms(&f, 50);
+        assert_int_equal(fixture_count(&f, STORE_COMMIT), 3);
+        assert_int_equal(atomic_load(&t.page->committed_step), 3);
+}
+
+static void test_demanded(void **state) {
+        (void) state;
+        fixture_update(&f, &t, 7, false);
+        ask_snapshot(true, 5 * NSEC_PER_SEC, "lunch");
+        ask_snapshot(true, 5 * NSEC_PER_SEC, ""); /* merges with it */
+        for (int i = 0; i < 2; i++) {
+                const Cairn__Control__Envelope *reply = fixture_receive(&f, tool);
+                assert_int_equal(reply->body_case, BODY(SNAPSHOT_REPLY));
+                assert_int_equal(reply->snapshot_reply->step, 7);
+                assert_false(reply->snapshot_reply->existed);
+        }
+        assert_int_equal(fixture_count(&f, STORE_COMMIT), 1);
+        assert_string_equal(f.last[STORE_COMMIT].name, "lunch");
+        assert_int_equal(f.last[STORE_COMMIT].reason, 1);
+        /* The same cut again: the same checkpoint. */
+        ask_snapshot(true, 5 * NSEC_PER_SEC, "");
+        const Cairn__Control__Envelope *reply = fixture_receive(&f, tool);
+        assert_true(reply->snapshot_reply->existed);
+        assert_int_equal(reply->snapshot_reply->step, 7);
+        ask_snapshot(true, 5 * NSEC_PER_SEC, "tea");
+        assert_true(fixture_receive(&f, tool)->snapshot_reply->existed);
+        assert_string_equal(f.last[STORE_TAG].name, "tea");
+        assert_int_equal(fixture_count(&f, STORE_COMMIT), 1);
+}
+
+static void test_demanded_in_update(void **state) {
+        struct cut_gate gate = {.deadline_duration_ns = GATE_DEADLINE_NS_MIN};
+        bool expired, ring;
+        uint64_t seq;
+        (void) state;
+        assert_int_equal(cut_update_begin(t.page, &gate, &clock_system, &expired), 0);
+        ask_snapshot(true, 200 * NSEC_PER_MSEC, "");
+        const Cairn__Control__Envelope *reply = fixture_receive(&f, tool);
+        assert_int_equal(reply->failure->status, CAIRN_ERR_TIMEOUT);
+        assert_non_null(memmem(reply->failure->message.data, reply->failure->message.len,
+                               "inside an update", 16));
+        ask_snapshot(true, 5 * NSEC_PER_SEC, "");
+        fixture_run_ms(&f, 20);
+        assert_int_equal(cut_update_end(t.page, 9, 1, &seq, &ring), 0);
+        assert_true(ring);
+        reply = fixture_receive(&f, tool);
+        assert_int_equal(reply->snapshot_reply->step, 9);
+}
+
+static void test_void_is_asked_again(void **state) {
+        (void) state;
+        fixture_update(&f, &t, 4, false);
+        f.void_next = 1;
+        ask_snapshot(true, 5 * NSEC_PER_SEC, "");
+        const Cairn__Control__Envelope *reply = fixture_receive(&f, tool);
+        assert_int_equal(reply->snapshot_reply->step, 4);
+}
+
+static void test_taken(void **state) {
+        (void) state;
+        f.saver_holds_write = true;
+        fixture_update(&f, &t, 5, false);
+        ask_snapshot(false, 5 * NSEC_PER_SEC, "");
+        const Cairn__Control__Envelope *reply = fixture_receive(&f, tool);
+        assert_int_equal(reply->snapshot_reply->step, 5);
+        assert_int_equal(reply->snapshot_reply->checkpoint.len, 0);
+        assert_int_equal(fixture_count(&f, STORE_COMMIT), 0);
+        /* Written when asked once more: a demand waits while staging is in use. */
+        fixture_update(&f, &t, 6, false);
+        ask_snapshot(true, 5 * NSEC_PER_SEC, "");
+        fixture_run_ms(&f, 30);
+        f.saver_holds_write = false;
+        reply = fixture_receive(&f, tool);
+        assert_int_equal(reply->snapshot_reply->step, 6);
+        assert_int_equal(fixture_count(&f, STORE_COMMIT), 2);
+}
+
+static void test_death_settles_first(void **state) {
+        struct fixture_trainer next;
+        (void) state;
+        f.saver_holds_write = true;
+        fixture_update(&f, &t, 3, true);
+        fixture_run_ms(&f, 20);
+        struct session *s = fixture_session(&f, 0);
+        session_died(s);
+        fixture_run_ms(&f, 20);
+        assert_int_equal(s->state, SESSION_SETTLING);
+        f.saver_holds_write = false;
+        const Cairn__Control__Envelope *reply = rank_exit(0);
+        assert_int_equal(reply->body_case, BODY(RANK_SETTLED));
+        assert_int_equal(reply->rank_settled->committed_step, 3);
+        assert_false(reply->rank_settled->stopped);
+        /* The next life: a new generation, a new session. */
+        fixture_start_run(&f, runner, 1);
+        fixture_hello(&f, &next, 0);
+        assert_int_equal(next.generation, 2);
+        assert_true(next.session_id != t.session_id);
+        fixture_trainer_done(&next);
+}
+
+static void test_successor_waits(void **state) {
+        Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
+        Cairn__Control__Hello h = CAIRN__CONTROL__HELLO__INIT;
+        (void) state;
+        h.protocol = WIRE_PROTOCOL;
+        h.kind = CAIRN__CONTROL__PEER_KIND__PEER_CLIENT;
+        h.run = DEMO;
+        e.body_case = BODY(HELLO);
+        e.hello = &h;
+        int fd = (int) syscall(SYS_pidfd_open, getpid(), 0);
+        int alive = fixture_connect_raw(&f), next = fixture_connect_raw(&f);
+        const Cairn__Control__Envelope *reply = fixture_ask(&f, alive, &e, &fd, 1);
+        assert_int_equal(reply->failure->status, CAIRN_ERR_BUSY); /* the predecessor lives */
+        f.saver_holds_write = true;
+        fixture_update(&f, &t, 3, true);
+        fixture_run_ms(&f, 20);
+        session_died(fixture_session(&f, 0));
+        reply = fixture_ask(&f, next, &e, &fd, 1);
+        assert_int_equal(reply->body_case, BODY(WAIT));
+        assert_true(reply->wait->limit_ms > 1000);
+        f.saver_holds_write = false;
+        do
+                reply = fixture_receive(&f, next);
+        while (reply && reply->body_case == BODY(WAIT));
+        assert_int_equal(reply->body_case, BODY(WELCOME));
+        assert_int_equal(agent_find_run(&f.agent, "demo")->committed_step, 3);
+        (void) close(fd);
+        (void) close(alive);
+        (void) close(next);
+}
+
+static void test_saver_dies(void **state) {
+        (void) state;
+        struct session *s = fixture_session(&f, 0);
+        f.saver_holds_write = true;
+        fixture_update(&f, &t, 3, true);
+        fixture_run_ms(&f, 20);
+        f.savers[0].session = NULL;
+        s->saver.state = SAVER_LINK_NONE;
+        session_saver_ended(s, true, 9);
+        f.saver_holds_write = false;
+        uint64_t seq;
+        int status;
+        fixture_run_ms(&f, 20);
+        assert_int_equal(cut_outcome_find(t.page, 2, &seq, &status), CUT_FAILED);
+        /* No saver: a ring is declined at once, so that no gate waits. */
+        fixture_update(&f, &t, 4, true);
+        fixture_run_ms(&f, 20);
+        assert_true(atomic_load(&t.page->answered_seq) >= 3);
+        fixture_run_ms(&f, 1000);
+        assert_int_equal(f.savers_started, 2);
+        assert_int_equal(f.seals, 2);
+        fixture_update(&f, &t, 5, true);
+        fixture_run_ms(&f, 50);
+        assert_int_equal(atomic_load(&t.page->committed_step), 5);
+}
+
+static void test_stop(void **state) {
+        Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
+        Cairn__Control__StopRequest m = CAIRN__CONTROL__STOP_REQUEST__INIT;
+        (void) state;
+        fixture_update(&f, &t, 11, false);
+        m.run = DEMO;
+        m.deadline_ns = 60 * NSEC_PER_SEC;
+        e.body_case = BODY(STOP_REQUEST);
+        e.stop_request = &m;
+        (void) fixture_send(&f, tool, &e, NULL, 0);
+        fixture_run_ms(&f, 20);
+        assert_true(atomic_load(&t.page->wishes) & CUT_WISH_STOP);
+        fixture_update(&f, &t, 12, true);
+        fixture_run_ms(&f, 50);
+        session_died(fixture_session(&f, 0));
+        const Cairn__Control__Envelope *reply = rank_exit(0);
+        assert_true(reply->rank_settled->stopped);
+        reply = fixture_receive(&f, tool);
+        assert_int_equal(reply->body_case, BODY(STOP_REPLY));
+        assert_int_equal(reply->stop_reply->step, 12);
+}
+
+static void test_finish_and_end(void **state) {
+        Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
+        Cairn__Control__Finish m = CAIRN__CONTROL__FINISH__INIT;
+        (void) state;
+        f.saver_holds_write = true;
+        fixture_update(&f, &t, 20, true);
+        fixture_run_ms(&f, 20);
+        m.reason = (ProtobufCBinaryData){9, (uint8_t *) "completed"};
+        m.step = 20;
+        e.body_case = BODY(FINISH);
+        e.finish = &m;
+        (void) fixture_send(&f, t.socket, &e, NULL, 0);
+        fixture_run_ms(&f, 20);
+        assert_int_equal(fixture_count(&f, STORE_FINISHED), 0); /* not before the last commit */
+        f.saver_holds_write = false;
+        const Cairn__Control__Envelope *reply = fixture_receive(&f, t.socket);
+        assert_int_equal(reply->body_case, BODY(DONE));
+        assert_string_equal(f.last[STORE_FINISHED].name, "completed");
+        assert_int_equal(f.last[STORE_FINISHED].step, 20);
+        session_died(fixture_session(&f, 0));
+        assert_true(rank_exit(0)->rank_settled->finished);
+        Cairn__Control__End end = CAIRN__CONTROL__END__INIT;
+        end.run = DEMO;
+        end.reason = m.reason;
+        e.body_case = BODY(END);
+        e.end = &end;
+        reply = fixture_ask(&f, runner, &e, NULL, 0);
+        assert_int_equal(reply->body_case, BODY(DONE));
+        assert_int_equal(fixture_count(&f, STORE_EXIT), 1);
+        assert_int_equal(fixture_count(&f, STORE_END_RUN), 1);
+        fixture_run_ms(&f, 10);
+        assert_null(agent_find_run(&f.agent, "demo"));
+        for (size_t i = 0; i < SESSION_COUNT_MAX; i++)
+                assert_null(f.agent.sessions[i]);
+}
+
+static void test_second_runner(void **state) {
+        Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
+        Cairn__Control__Start m = CAIRN__CONTROL__START__INIT;
+        (void) state;
+        int second = fixture_connect(&f, RUNNER);
+        m.run = DEMO;
+        m.store = (ProtobufCBinaryData){6, (uint8_t *) "/store"};
+        m.world = 1;
+        m.mode = START_FRESH;
+        e.body_case = BODY(START);
+        e.start = &m;
+        const Cairn__Control__Envelope *reply = fixture_ask(&f, second, &e, NULL, 0);
+        assert_int_equal(reply->failure->status, CAIRN_ERR_EXISTS);
+        m.world = 0;
+        m.run = (ProtobufCBinaryData){3, (uint8_t *) "new"};
+        reply = fixture_ask(&f, second, &e, NULL, 0);
+        assert_int_equal(reply->failure->status, CAIRN_ERR_API);
+        (void) close(second);
+}
+
+static void test_agent_restart(void **state) {
+        Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
+        Cairn__Control__Hello h = CAIRN__CONTROL__HELLO__INIT;
+        Cairn__Control__Start m = CAIRN__CONTROL__START__INIT;
+        struct cut_word word;
+        (void) state;
+        /* The old agent is gone in the middle of a copy. */
+        fixture_update(&f, &t, 1, false);
+        assert_int_equal(cut_copy_begin(t.page, true, &word), 0);
+        fixture_done(&f);
+        (void) close(runner);
+        (void) close(tool);
+        (void) close(t.socket);
+        fixture_init(&f);
+        t.socket = fixture_connect_raw(&f);
+        h.protocol = WIRE_PROTOCOL;
+        h.kind = CAIRN__CONTROL__PEER_KIND__PEER_CLIENT;
+        h.run = DEMO;
+        h.session_id = t.session_id;
+        h.generation = 1;
+        h.secret = (ProtobufCBinaryData){sizeof t.secret, t.secret};
+        e.body_case = BODY(HELLO);
+        e.hello = &h;
+        int fds[] = {(int) syscall(SYS_pidfd_open, getpid(), 0), t.page_fd};
+        uint64_t id = fixture_send(&f, t.socket, &e, fds, 2);
+        (void) close(fds[0]);
+        fixture_run_ms(&f, 20);
+        assert_int_equal(cut_read(t.page).phase, CUT_COPYING); /* held until the runner is here */
+        runner = fixture_connect(&f, RUNNER);
+        tool = fixture_connect(&f, TOOL);
+        m.run = DEMO;
+        m.store = (ProtobufCBinaryData){6, (uint8_t *) "/store"};
+        m.world = 1;
+        m.mode = START_FRESH;
+        m.generation = 1;
+        e.body_case = BODY(START);
+        e.start = &m;
+        const Cairn__Control__Envelope *reply = fixture_ask(&f, runner, &e, NULL, 0);
+        assert_int_equal(reply->body_case, BODY(STARTED));
+        assert_int_equal(reply->started->generation, 1);
+        assert_int_equal(fixture_count(&f, STORE_START), 0);
+        reply = fixture_receive(&f, t.socket);
+        assert_int_equal(reply->id, id);
+        assert_true(reply->welcome->reattached);
+        assert_int_equal(reply->welcome->session_id, t.session_id);
+        assert_int_equal(cut_read(t.page).phase, CUT_STABLE);
+        assert_int_not_equal(cut_copy_end(t.page, word), 0);
+        uint64_t seq;
+        int status;
+        assert_int_equal(cut_outcome_find(t.page, word.seq, &seq, &status), CUT_VOID);
+        fixture_seal(&f, &t, 1);
+        assert_int_equal(fixture_session(&f, 0)->state, SESSION_ACTIVE);
+        fixture_run_ms(&f, 20);
+        fixture_update(&f, &t, 2, true);
+        fixture_run_ms(&f, 50);
+        assert_int_equal(atomic_load(&t.page->committed_step), 2);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                TEST(test_scheduled),
+                TEST(test_failed_write),
+                TEST(test_failed_commit),
+                TEST(test_demanded),
+                TEST(test_demanded_in_update),
+                TEST(test_void_is_asked_again),
+                TEST(test_taken),
+                TEST(test_death_settles_first),
+                TEST(test_successor_waits),
+                TEST(test_saver_dies),
+                TEST(test_stop),
+                TEST(test_finish_and_end),
+                TEST(test_second_runner),
+                TEST(test_agent_restart),
+        };
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
