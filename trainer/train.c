@@ -73,10 +73,12 @@ static int open_log(struct train *t, struct cairn_error *reterr) {
         return 0;
 }
 
-/* Errors of libcairn keep their own sentence and exit status. */
-static int session_failed(const struct train *t, int r, int *ret_code, struct cairn_error *reterr) {
+/* Errors of libcairn keep their exit status and their text, which may list many mismatches and
+ * would not fit a struct cairn_error: it is printed here, where the handle still is. */
+static int session_failed(const struct train *t, int r, int *ret_code) {
         *ret_code = checkpoint_exit_code(&t->checkpoint);
-        return error_set(reterr, r, "", "", "%s", checkpoint_error_text(&t->checkpoint));
+        (void) fprintf(stderr, "cairn-train: %s\n", checkpoint_error_text(&t->checkpoint));
+        return r;
 }
 
 int train_init(struct train *t, const struct settings *settings, int *ret_code,
@@ -87,7 +89,7 @@ int train_init(struct train *t, const struct settings *settings, int *ret_code,
         *t = (struct train){.settings = *settings, .log = {.fd = -1}};
         r = checkpoint_open(cp, settings);
         if (r < 0)
-                return session_failed(t, r, ret_code, reterr);
+                return session_failed(t, r, ret_code);
         r = checkpoint_override(cp, &t->settings, reterr);
         if (r >= 0 && cp->session.world > 1)
                 r = error_set(reterr, CAIRN_ERR_API, "start", "world",
@@ -102,7 +104,7 @@ int train_init(struct train *t, const struct settings *settings, int *ret_code,
         }
         r = checkpoint_restore(cp, &t->settings, &t->corpus, &t->state);
         if (r < 0)
-                return session_failed(t, r, ret_code, reterr);
+                return session_failed(t, r, ret_code);
         train_restored(t, cp->report.step);
         progress_init(&t->progress, t->settings.steps, t->step, t->settings.quiet, t->begin_ns);
         if (cp->report.text && cp->report.text[0])
