@@ -8,8 +8,8 @@
 static int fail(const struct cairn_error *e, int code) {
         char text[1200];
 
-        (void) fprintf(stderr, "cairn-train: %s\n",
-                       e->operation[0] ? error_format(e, text, sizeof(text)) : e->message);
+        if (e->status < 0)
+                (void) fprintf(stderr, "cairn-train: %s\n", error_format(e, text, sizeof(text)));
         return code;
 }
 

@@ -51,8 +51,8 @@ struct train {
         double seconds_before; /* of earlier processes */
 };
 
-/* settings as parsed; they are copied. Failures: *ret_code is the exit status, reterr the sentence.
- */
+/* settings as parsed; they are copied. Failures: *ret_code is the exit status; the sentence is in
+ * reterr, or, where that is unset, was printed. */
 int train_init(struct train *t, const struct settings *settings, int *ret_code,
                struct cairn_error *reterr);
 /* The same without session and log, after checkpoint.cairn was opened: for train_init and tests. */
