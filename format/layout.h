@@ -1,29 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * layout.h - where tensors lie in a rank's data image, who owns what, and whether a checkpoint covers every tensor
- * exactly once. Pure functions.
+ * layout.h - where tensors lie in a rank's data image, who owns what, and whether a checkpoint
+ * covers every tensor exactly once. Pure functions.
  */
 #ifndef CAIRN_LAYOUT_H
 #define CAIRN_LAYOUT_H
 
 #include "format/file.h"
 
-/* Give each owned, non-alias, non-empty tensor of an inventory its extent {rank, offset, bytes}: registration order,
- * 256-byte alignment, after the 4096-byte header. Extents are allocated in the arena. *ret_image_bytes is the data
- * file's size, a multiple of 4096. Empty tensors have no extent and shift nothing. */
-int layout_assign(struct file_content *inventory, uint32_t rank, struct arena *arena, uint64_t *ret_image_bytes,
-                  struct cairn_error *reterr);
+/* Give each owned, non-alias, non-empty tensor of an inventory its extent {rank, offset, bytes}:
+ * registration order, 256-byte alignment, after the 4096-byte header. Extents are allocated in the
+ * arena. *ret_image_bytes is the data file's size, a multiple of 4096. Empty tensors have no extent
+ * and shift nothing. */
+int layout_assign(struct file_content *inventory, uint32_t rank, struct arena *arena,
+                  uint64_t *ret_image_bytes, struct cairn_error *reterr);
 
-/* Owner election for replicated tensors: a pure function of the (sorted by name) byte counts and the world size, the
- * same on every rank; greedy by size over ranks' loads, ties by lowest rank. owners[i] = rank that writes tensor i. */
-int layout_elect_owners(const uint64_t *bytes, const char *const *names, size_t count, uint32_t world, uint32_t *owners,
-                        struct cairn_error *reterr);
+/* Owner election for replicated tensors: a pure function of the (sorted by name) byte counts and
+ * the world size, the same on every rank; greedy by size over ranks' loads, ties by lowest rank.
+ * owners[i] = rank that writes tensor i. */
+int layout_elect_owners(const uint64_t *bytes, const char *const *names, size_t count,
+                        uint32_t world, uint32_t *owners, struct cairn_error *reterr);
 
-/* Merge the manifests of ranks 0..world-1 into INDEX (tensors sorted, extents of all ranks, states, chunk CRCs), and
- * check: same run, generation, step, attempt, world; same record of a tensor everywhere; each tensor covered exactly
- * once; no overlap of extents within a file. Result in the arena. */
-int layout_merge(struct file_content *const *manifests, uint32_t world, struct arena *arena, struct file_content *ret_index,
-                 struct cairn_error *reterr);
+/* Merge the manifests of ranks 0..world-1 into INDEX (tensors sorted, extents of all ranks, states,
+ * chunk CRCs), and check what no manifest alone shows: same run, generation, step, attempt, world;
+ * same record of a tensor everywhere (of a replicated one, whoever wrote it says how it is stored);
+ * each tensor covered exactly once. The manifests are as file_read returned them, i.e. each is
+ * checked in itself; file_write checks INDEX. Result in the arena; it points into the manifests. */
+int layout_merge(struct file_content *const *manifests, uint32_t world, struct arena *arena,
+                 struct file_content *ret_index, struct cairn_error *reterr);
 /* The coverage check alone (verify, reader). */
 int layout_check_coverage(const struct file_content *index, struct cairn_error *reterr);
 /* Binary search by name in a sorted INDEX; -1 if absent. */
