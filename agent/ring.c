@@ -1,0 +1,668 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "agent/ring.h"
+
+#include "base/assert.h"
+#include "base/cleanup.h"
+#include "base/fault.h"
+#include "base/queue.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <liburing.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+
+#define RING_REGISTER_BYTES_MAX (1 * GiB)
+#define RING_BUFFERS_MAX 16384
+#define RING_COMMAND_NS (60 * NSEC_PER_SEC)
+enum { RING_WORKERS = 4, QUEUE_EVENT = RING_DEPTH }; /* user data of the queue's poll */
+
+/* What the main thread tells the I/O thread. Commands are answered, transfers are counted. */
+enum message_kind { MESSAGE_TRANSFER, MESSAGE_ATTACH, MESSAGE_BEGIN, MESSAGE_STOP };
+struct message {
+        enum message_kind kind;
+        uint32_t file;
+        uint64_t file_offset, region_offset, bytes;
+};
+
+struct ring_file {
+        int fd;
+        _Atomic uint32_t alignment; /* 1: buffered */
+};
+
+/* A piece in flight. */
+struct slot {
+        struct message m;
+        bool direct;
+};
+
+struct ring {
+        struct ring_options options;
+        enum ring_backend backend;
+        struct queue queue;
+        pthread_t threads[RING_WORKERS];
+        unsigned thread_count;
+        /* the region and the files; changed only while no job is under way */
+        unsigned char *base;
+        uint64_t region_bytes;
+        enum ring_direction direction;
+        struct ring_file files[RING_FILES_MAX];
+        uint32_t file_count;
+        bool job_open, stuck;
+        /* the job: done when settled == pushed; settled counts dropped bytes, too */
+        uint64_t pushed;
+        _Atomic uint64_t settled, bytes_done;
+        _Atomic bool failed, stopping;
+        int done_fd;
+        pthread_mutex_t mutex; /* error, warning, answer */
+        pthread_cond_t answered;
+        struct cairn_error error;
+        char warning[1024];
+        bool answer_ready;
+        int answer;
+        /* io_uring; touched by the I/O thread alone */
+        struct io_uring uring;
+        struct slot slots[RING_DEPTH];
+        uint32_t free_slots[RING_DEPTH], free_count;
+        struct message current; /* being cut into pieces; bytes 0: none */
+        unsigned in_flight;
+        bool poll_armed, files_registered, buffers_registered, stop_seen;
+};
+
+/* ---- what both back ends share ---- */
+
+static void add_warning(struct ring *r, const char *what, int error_number, const char *effect) {
+        (void) pthread_mutex_lock(&r->mutex);
+        size_t used = strlen(r->warning);
+        char line[256];
+        (void) snprintf(line, sizeof line, "%s%s (%s): %s", used ? "; " : "", what,
+                        strerror(error_number), effect);
+        if (!strstr(r->warning, what))
+                (void) snprintf(r->warning + used, sizeof r->warning - used, "%s", line);
+        (void) pthread_mutex_unlock(&r->mutex);
+}
+
+static void wake_main(struct ring *r) {
+        uint64_t one = 1;
+        (void) !write(r->done_fd, &one, sizeof one);
+}
+
+static void settle(struct ring *r, uint64_t bytes, bool good) {
+        if (good)
+                atomic_fetch_add(&r->bytes_done, bytes);
+        atomic_fetch_add(&r->settled, bytes);
+        wake_main(r);
+}
+
+static void fail_job(struct ring *r, int status, int error_number, uint64_t offset) {
+        const char *operation = r->direction == RING_WRITE ? "write data" : "read data";
+        (void) pthread_mutex_lock(&r->mutex);
+        if (!atomic_load(&r->failed)) { /* the first one tells why */
+                r->error = (struct cairn_error) CAIRN_ERROR_INIT;
+                if (error_number)
+                        (void) error_set_errno_at(&r->error, error_number, operation, "data file",
+                                                  offset);
+                else
+                        (void) error_set(&r->error, status, operation, "data file",
+                                         "the file ends at byte %llu: it is shorter than the "
+                                         "checkpoint says",
+                                         (unsigned long long) offset);
+                r->error.offset = offset;
+        }
+        (void) pthread_mutex_unlock(&r->mutex);
+        atomic_store(&r->failed, true);
+}
+
+static void stop_direct(struct ring *r, uint32_t file, int error_number) {
+        struct ring_file *f = &r->files[file];
+        if (atomic_exchange(&f->alignment, 1) == 1)
+                return;
+        int flags = fcntl(f->fd, F_GETFL);
+        if (flags >= 0)
+                (void) fcntl(f->fd, F_SETFL, flags & ~O_DIRECT);
+        add_warning(r, "O_DIRECT refused", error_number, "buffered transfers instead");
+}
+
+static bool is_aligned(const struct ring *r, const struct message *m, uint32_t alignment) {
+        return (m->file_offset | m->bytes | (uintptr_t) (r->base + m->region_offset)) % alignment ==
+               0;
+}
+
+/* A piece that does not fit O_DIRECT makes its file buffered from here on. Returns whether it goes
+ * direct. */
+static bool piece_direct(struct ring *r, const struct message *m) {
+        uint32_t alignment = atomic_load(&r->files[m->file].alignment);
+        if (alignment == 1)
+                return false;
+        if (is_aligned(r, m, alignment))
+                return true;
+        stop_direct(r, m->file, EINVAL);
+        return false;
+}
+
+/* Start writing back at once, so that the final sync has little left to do. Advice: its failure is
+ * no failure. */
+static void write_behind(const struct ring *r, const struct message *m, bool direct) {
+        if (r->direction == RING_WRITE && !direct)
+                (void) sync_file_range(r->files[m->file].fd, (off64_t) m->file_offset,
+                                       (off64_t) m->bytes, SYNC_FILE_RANGE_WRITE);
+}
+
+/* The outcome of one transfer call: 0 the piece is finished, 1 the rest is in *m to be done again,
+ * -1 the job failed. */
+static int after_transfer(struct ring *r, struct message *m, bool direct, ssize_t result) {
+        if (result == -EINTR || result == -EAGAIN)
+                return 1;
+        if (result == -EINVAL && direct) {
+                stop_direct(r, m->file, EINVAL);
+                return 1;
+        }
+        if (result < 0) {
+                fail_job(r, 0, (int) -result, m->file_offset);
+                return -1;
+        }
+        if (result == 0) {
+                bool writing = r->direction == RING_WRITE;
+                fail_job(r, CAIRN_ERR_CORRUPT, writing ? EIO : 0, m->file_offset);
+                return -1;
+        }
+        uint64_t moved = (uint64_t) result;
+        if (moved >= m->bytes) {
+                write_behind(r, m, direct);
+                settle(r, m->bytes, true);
+                return 0;
+        }
+        /* a short transfer: go on behind what is certainly there and still aligned */
+        if (direct)
+                moved -= moved % atomic_load(&r->files[m->file].alignment);
+        if (moved == 0) {
+                stop_direct(r, m->file, EINVAL);
+                return 1;
+        }
+        settle(r, moved, true);
+        m->file_offset += moved;
+        m->region_offset += moved;
+        m->bytes -= moved;
+        return 1;
+}
+
+static int piece_fault(struct ring *r, const struct message *m) {
+        int error_number =
+                fault_point(r->direction == RING_WRITE ? FAULT_DATA_WRITE : FAULT_RESTORE_READ);
+        if (error_number)
+                fail_job(r, 0, error_number, m->file_offset);
+        return error_number;
+}
+
+/* The next piece of *whole. */
+static struct message cut_piece(struct message *whole) {
+        struct message piece = *whole;
+        if (piece.bytes > RING_REQUEST_BYTES)
+                piece.bytes = RING_REQUEST_BYTES;
+        whole->file_offset += piece.bytes;
+        whole->region_offset += piece.bytes;
+        whole->bytes -= piece.bytes;
+        return piece;
+}
+
+static void answer(struct ring *r, int status) {
+        (void) pthread_mutex_lock(&r->mutex);
+        r->answer = status;
+        r->answer_ready = true;
+        (void) pthread_cond_signal(&r->answered);
+        (void) pthread_mutex_unlock(&r->mutex);
+}
+
+/* ---- threads ---- */
+
+static void transfer_all(struct ring *r, struct message *whole) {
+        while (whole->bytes > 0) {
+                struct message piece = cut_piece(whole);
+                int again = 1;
+                while (again == 1) {
+                        if (atomic_load(&r->failed) || piece_fault(r, &piece)) {
+                                again = -1;
+                                break;
+                        }
+                        bool direct = piece_direct(r, &piece);
+                        void *memory = r->base + piece.region_offset;
+                        int fd = r->files[piece.file].fd;
+                        ssize_t n =
+                                r->direction == RING_WRITE
+                                        ? pwrite(fd, memory, piece.bytes, (off_t) piece.file_offset)
+                                        : pread(fd, memory, piece.bytes, (off_t) piece.file_offset);
+                        again = after_transfer(r, &piece, direct, n < 0 ? -errno : n);
+                }
+                if (again < 0)
+                        settle(r, piece.bytes, false);
+        }
+}
+
+static void *worker_main(void *argument) {
+        struct ring *r = argument;
+        struct message m;
+        for (;;) {
+                if (queue_pop(&r->queue, &m, UINT64_MAX) < 0)
+                        continue;
+                if (m.kind == MESSAGE_STOP)
+                        return NULL;
+                if (m.kind == MESSAGE_TRANSFER)
+                        transfer_all(r, &m);
+                else
+                        answer(r, 0);
+        }
+}
+
+static int start_workers(struct ring *r, struct cairn_error *reterr) {
+        r->backend = RING_THREADS;
+        for (; r->thread_count < RING_WORKERS; r->thread_count++) {
+                int error_number =
+                        pthread_create(&r->threads[r->thread_count], NULL, worker_main, r);
+                if (error_number)
+                        return error_set_errno(reterr, error_number, "start I/O threads", "");
+        }
+        return 0;
+}
+
+/* ---- io_uring ---- */
+
+static int uring_setup(struct ring *r) {
+        static const unsigned flags[] = {IORING_SETUP_SUBMIT_ALL | IORING_SETUP_SINGLE_ISSUER |
+                                                 (1U << 13), /* DEFER_TASKRUN, Linux 6.1 */
+                                         IORING_SETUP_SUBMIT_ALL, 0};
+        int status = -ENOSYS;
+        for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
+                struct io_uring_params params = {.flags = flags[i]};
+                status = io_uring_queue_init_params(2 * RING_DEPTH, &r->uring, &params);
+                if (status != -EINVAL)
+                        break; /* only an unknown flag is worth another try */
+        }
+        return status;
+}
+
+static void uring_attach(struct ring *r) {
+        if (r->buffers_registered)
+                (void) io_uring_unregister_buffers(&r->uring);
+        r->buffers_registered = false;
+        uint64_t count = (r->region_bytes + RING_REGISTER_BYTES_MAX - 1) / RING_REGISTER_BYTES_MAX;
+        if (r->options.without_registration || count == 0 || count > RING_BUFFERS_MAX)
+                return;
+        _cleanup_free_ struct iovec *buffers = calloc(count, sizeof *buffers);
+        if (!buffers)
+                return;
+        for (uint64_t i = 0; i < count; i++) {
+                uint64_t offset = i * RING_REGISTER_BYTES_MAX, left = r->region_bytes - offset;
+                buffers[i] = (struct iovec){
+                        .iov_base = r->base + offset,
+                        .iov_len = left < RING_REGISTER_BYTES_MAX ? left : RING_REGISTER_BYTES_MAX};
+        }
+        int status = io_uring_register_buffers(&r->uring, buffers, (unsigned) count);
+        r->buffers_registered = status == 0;
+        if (status < 0)
+                add_warning(r, "registering buffers refused", -status,
+                            "plain buffers instead; raise the locked-memory limit (ulimit -l) to "
+                            "the staging size");
+}
+
+static void uring_begin(struct ring *r) {
+        if (r->files_registered)
+                (void) io_uring_unregister_files(&r->uring);
+        int fds[RING_FILES_MAX];
+        for (uint32_t i = 0; i < r->file_count; i++)
+                fds[i] = r->files[i].fd;
+        int status = io_uring_register_files(&r->uring, fds, r->file_count);
+        r->files_registered = status == 0;
+        if (status < 0)
+                add_warning(r, "registering files refused", -status, "plain descriptors instead");
+}
+
+static void uring_prepare(struct ring *r, uint32_t index) {
+        struct slot *slot = &r->slots[index];
+        struct message *m = &slot->m;
+        struct io_uring_sqe *sqe = io_uring_get_sqe(&r->uring);
+        CAIRN_ASSERT(sqe); /* twice as many entries as slots */
+        slot->direct = piece_direct(r, m);
+        void *memory = r->base + m->region_offset;
+        int fd = r->files_registered ? (int) m->file : r->files[m->file].fd;
+        uint64_t buffer = m->region_offset / RING_REGISTER_BYTES_MAX;
+        bool fixed = r->buffers_registered &&
+                     (m->region_offset + m->bytes - 1) / RING_REGISTER_BYTES_MAX == buffer;
+        unsigned bytes = (unsigned) m->bytes;
+        if (r->direction == RING_WRITE && fixed)
+                io_uring_prep_write_fixed(sqe, fd, memory, bytes, m->file_offset, (int) buffer);
+        else if (r->direction == RING_WRITE)
+                io_uring_prep_write(sqe, fd, memory, bytes, m->file_offset);
+        else if (fixed)
+                io_uring_prep_read_fixed(sqe, fd, memory, bytes, m->file_offset, (int) buffer);
+        else
+                io_uring_prep_read(sqe, fd, memory, bytes, m->file_offset);
+        if (r->files_registered)
+                io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
+        io_uring_sqe_set_data64(sqe, index);
+        r->in_flight++;
+}
+
+static void uring_command(struct ring *r, const struct message *m) {
+        switch (m->kind) {
+        case MESSAGE_TRANSFER:
+                r->current = *m;
+                return;
+        case MESSAGE_ATTACH:
+                uring_attach(r);
+                break;
+        case MESSAGE_BEGIN:
+                uring_begin(r);
+                break;
+        case MESSAGE_STOP:
+                r->stop_seen = true;
+                return;
+        }
+        answer(r, 0);
+}
+
+/* Move requests from the queue into free slots. */
+static void uring_fill(struct ring *r) {
+        while (r->free_count > 0 && !r->stop_seen) {
+                struct message m;
+                if (r->current.bytes == 0) {
+                        if (queue_try_pop(&r->queue, &m) < 0)
+                                return;
+                        uring_command(r, &m);
+                        continue;
+                }
+                struct message piece = cut_piece(&r->current);
+                if (atomic_load(&r->failed) || piece_fault(r, &piece)) {
+                        settle(r, piece.bytes, false);
+                        continue;
+                }
+                uint32_t index = r->free_slots[--r->free_count];
+                r->slots[index].m = piece;
+                uring_prepare(r, index);
+        }
+}
+
+static void uring_completion(struct ring *r, uint64_t index, int result) {
+        if (index == QUEUE_EVENT) {
+                r->poll_armed = false;
+                return;
+        }
+        struct slot *slot = &r->slots[index];
+        r->in_flight--;
+        int again = after_transfer(r, &slot->m, slot->direct, result);
+        if (again == 1 && !atomic_load(&r->failed)) {
+                uring_prepare(r, (uint32_t) index);
+                return;
+        }
+        if (again != 0)
+                settle(r, slot->m.bytes, false);
+        r->free_slots[r->free_count++] = (uint32_t) index;
+}
+
+static void uring_arm_queue(struct ring *r) {
+        if (r->poll_armed || r->free_count == 0)
+                return;
+        struct io_uring_sqe *sqe = io_uring_get_sqe(&r->uring);
+        CAIRN_ASSERT(sqe);
+        io_uring_prep_poll_add(sqe, queue_event_fd(&r->queue), POLLIN);
+        io_uring_sqe_set_data64(sqe, QUEUE_EVENT);
+        r->poll_armed = true;
+}
+
+static void uring_loop(struct ring *r) {
+        for (uint32_t i = 0; i < RING_DEPTH; i++)
+                r->free_slots[r->free_count++] = i;
+        while (!r->stop_seen || r->in_flight > 0) {
+                uring_fill(r);
+                if (!r->stop_seen)
+                        uring_arm_queue(r);
+                else if (r->in_flight == 0)
+                        break;
+                int status = io_uring_submit_and_wait(&r->uring, 1);
+                if (status < 0 && status != -EINTR && status != -EAGAIN && status != -EBUSY)
+                        fail_job(r, 0, -status, 0);
+                struct io_uring_cqe *cqe;
+                while (io_uring_peek_cqe(&r->uring, &cqe) == 0) {
+                        uint64_t index = io_uring_cqe_get_data64(cqe);
+                        int result = cqe->res;
+                        io_uring_cqe_seen(&r->uring, cqe);
+                        uring_completion(r, index, result);
+                }
+        }
+}
+
+/* The ring belongs to the thread that made it (SINGLE_ISSUER), so it is made here. */
+static void *uring_main(void *argument) {
+        struct ring *r = argument;
+        int status = uring_setup(r);
+        answer(r, status);
+        if (status < 0)
+                return NULL;
+        uring_loop(r);
+        io_uring_queue_exit(&r->uring);
+        return NULL;
+}
+
+static int wait_answer(struct ring *r) {
+        struct timespec until;
+        (void) clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_sec += (time_t) (RING_COMMAND_NS / NSEC_PER_SEC);
+        int error_number = 0;
+        (void) pthread_mutex_lock(&r->mutex);
+        while (!r->answer_ready && error_number == 0)
+                error_number = pthread_cond_timedwait(&r->answered, &r->mutex, &until);
+        bool ready = r->answer_ready;
+        int status = r->answer;
+        r->answer_ready = false;
+        (void) pthread_mutex_unlock(&r->mutex);
+        return ready ? status : -ETIMEDOUT;
+}
+
+static int start_uring(struct ring *r) {
+        int error_number = pthread_create(&r->threads[0], NULL, uring_main, r);
+        if (error_number)
+                return -error_number;
+        r->thread_count = 1;
+        int status = wait_answer(r);
+        if (status < 0) {
+                (void) pthread_join(r->threads[0], NULL);
+                r->thread_count = 0;
+                return status;
+        }
+        r->backend = RING_URING;
+        return 0;
+}
+
+/* ---- the verbs ---- */
+
+static int init_sync(struct ring *r, struct cairn_error *reterr) {
+        pthread_condattr_t attributes;
+        (void) pthread_condattr_init(&attributes);
+        (void) pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+        (void) pthread_mutex_init(&r->mutex, NULL);
+        (void) pthread_cond_init(&r->answered, &attributes);
+        (void) pthread_condattr_destroy(&attributes);
+        r->done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        if (r->done_fd < 0)
+                return error_set_errno(reterr, errno, "start I/O thread", "eventfd");
+        return 0;
+}
+
+int ring_new(const struct ring_options *options, struct ring **ret, struct cairn_error *reterr) {
+        struct ring *r = calloc(1, sizeof *r);
+        if (!r)
+                return error_set_errno(reterr, ENOMEM, "start I/O thread", "");
+        r->options = *options;
+        r->done_fd = r->queue.event_fd = -1;
+        int status = queue_init(&r->queue, sizeof(struct message), RING_QUEUE_MAX, reterr);
+        if (status < 0) {
+                free(r);
+                return status;
+        }
+        status = init_sync(r, reterr);
+        int refused = status == 0 && options->backend != RING_THREADS ? start_uring(r) : 0;
+        if (refused < 0 && options->backend == RING_URING)
+                status = error_set_errno(reterr, -refused, "set up io_uring", "");
+        else if (refused < 0)
+                add_warning(r, "io_uring refused", -refused,
+                            "ordinary reads and writes by threads instead");
+        if (status == 0 && r->backend != RING_URING)
+                status = start_workers(r, reterr);
+        if (status < 0) {
+                ring_free(r);
+                return status;
+        }
+        *ret = r;
+        return 0;
+}
+
+void ring_free(struct ring *r) {
+        if (!r || r->stuck)
+                return;                 /* a transfer that never ends still uses it */
+        atomic_store(&r->failed, true); /* what is queued is dropped */
+        const struct message stop = {.kind = MESSAGE_STOP};
+        for (unsigned i = 0; i < r->thread_count; i++)
+                while (queue_push(&r->queue, &stop) < 0)
+                        clock_system.sleep_ns(clock_system.context, NSEC_PER_MSEC);
+        for (unsigned i = 0; i < r->thread_count; i++)
+                (void) pthread_join(r->threads[i], NULL);
+        (void) pthread_mutex_destroy(&r->mutex);
+        (void) pthread_cond_destroy(&r->answered);
+        queue_done(&r->queue);
+        cleanup_close(&r->done_fd);
+        free(r);
+}
+
+static int command(struct ring *r, enum message_kind kind, struct cairn_error *reterr) {
+        const struct message m = {.kind = kind};
+        if (r->stuck || queue_push(&r->queue, &m) < 0)
+                return error_set(reterr, CAIRN_ERR_TIMEOUT, "reach I/O thread", "",
+                                 "storage does not answer");
+        int status = wait_answer(r);
+        if (status == -ETIMEDOUT)
+                r->stuck = true;
+        return status < 0 ? error_set_errno(reterr, -status, "reach I/O thread", "") : 0;
+}
+
+int ring_attach(struct ring *r, void *base, uint64_t bytes, struct cairn_error *reterr) {
+        if (r->job_open)
+                return error_set(reterr, CAIRN_ERR_API, "attach staging", "", "a job is under way");
+        r->base = base;
+        r->region_bytes = bytes;
+        return command(r, MESSAGE_ATTACH, reterr);
+}
+
+/* What O_DIRECT needs of this file, having switched it on; 1 where it stays off. */
+static uint32_t try_direct(struct ring *r, int fd) {
+        struct statx st;
+        uint32_t alignment = DATA_BLOCK_BYTES;
+        if (r->options.without_direct)
+                return 1;
+        if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &st) == 0 &&
+            (st.stx_mask & STATX_DIOALIGN)) {
+                if (st.stx_dio_offset_align == 0) {
+                        add_warning(r, "O_DIRECT refused", EOPNOTSUPP,
+                                    "buffered transfers instead");
+                        return 1;
+                }
+                alignment = st.stx_dio_offset_align > st.stx_dio_mem_align ? st.stx_dio_offset_align
+                                                                           : st.stx_dio_mem_align;
+        }
+        int flags = fcntl(fd, F_GETFL);
+        if (flags < 0 || fcntl(fd, F_SETFL, flags | O_DIRECT) < 0) {
+                add_warning(r, "O_DIRECT refused", errno, "buffered transfers instead");
+                return 1;
+        }
+        return alignment;
+}
+
+int ring_begin(struct ring *r, enum ring_direction direction, const int *fds, uint32_t count,
+               struct cairn_error *reterr) {
+        if (r->job_open || count == 0 || count > RING_FILES_MAX)
+                return error_set(reterr, CAIRN_ERR_API, "begin transfer", "",
+                                 "a job is under way, or too many files");
+        r->direction = direction;
+        r->file_count = count;
+        for (uint32_t i = 0; i < count; i++) {
+                r->files[i].fd = fds[i];
+                atomic_store(&r->files[i].alignment, try_direct(r, fds[i]));
+        }
+        r->pushed = 0;
+        atomic_store(&r->settled, 0);
+        atomic_store(&r->bytes_done, 0);
+        atomic_store(&r->failed, false);
+        TRY(command(r, MESSAGE_BEGIN, reterr));
+        r->job_open = true;
+        return 0;
+}
+
+int ring_push(struct ring *r, uint32_t file, uint64_t file_offset, uint64_t region_offset,
+              uint64_t bytes) {
+        if (!r->job_open || file >= r->file_count || bytes > r->region_bytes ||
+            region_offset > r->region_bytes - bytes)
+                return CAIRN_ERR_API;
+        if (bytes == 0)
+                return 0;
+        const struct message m = {.kind = MESSAGE_TRANSFER,
+                                  .file = file,
+                                  .file_offset = file_offset,
+                                  .region_offset = region_offset,
+                                  .bytes = bytes};
+        TRY(queue_push(&r->queue, &m));
+        r->pushed += bytes;
+        return 0;
+}
+
+int ring_end(struct ring *r, uint64_t deadline_ns, struct cairn_error *reterr) {
+        if (!r->job_open)
+                return error_set(reterr, CAIRN_ERR_API, "end transfer", "", "no job is under way");
+        while (atomic_load(&r->settled) < r->pushed) {
+                struct pollfd p = {.fd = r->done_fd, .events = POLLIN};
+                uint64_t count;
+                if (clock_now(&clock_system) >= deadline_ns) {
+                        r->stuck = true;
+                        return error_set(reterr, CAIRN_ERR_TIMEOUT, "wait for storage", "",
+                                         "%llu of %llu bytes were transferred in time",
+                                         (unsigned long long) atomic_load(&r->bytes_done),
+                                         (unsigned long long) r->pushed);
+                }
+                (void) poll(&p, 1, clock_poll_timeout(&clock_system, deadline_ns));
+                (void) !read(r->done_fd, &count, sizeof count);
+        }
+        r->job_open = false;
+        if (!atomic_load(&r->failed))
+                return 0;
+        (void) pthread_mutex_lock(&r->mutex);
+        struct cairn_error e = r->error;
+        (void) pthread_mutex_unlock(&r->mutex);
+        if (reterr)
+                *reterr = e;
+        return e.status;
+}
+
+int ring_event_fd(const struct ring *r) {
+        return r->done_fd;
+}
+
+bool ring_failed(const struct ring *r) {
+        return atomic_load(&r->failed);
+}
+
+uint64_t ring_bytes_done(const struct ring *r) {
+        return atomic_load(&r->bytes_done);
+}
+
+uint32_t ring_alignment(const struct ring *r, uint32_t file) {
+        return file < r->file_count ? atomic_load(&r->files[file].alignment) : 1;
+}
+
+const char *ring_backend_name(const struct ring *r) {
+        return r->backend == RING_URING ? "io_uring" : "threads";
+}
+
+const char *ring_warning(const struct ring *r) {
+        return r->warning[0] ? r->warning : NULL;
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ring.h - the saver's I/O thread: transfers between one memory region (staging) and files, through
+ * io_uring, or through a pool of threads with pread/pwrite where a ring is refused. The only file
+ * that touches io_uring.
+ *
+ *     ring_new(&options, &ring, reterr);                        once; starts the thread
+ *     ring_attach(ring, base, bytes, reterr);                   the region; registered where
+ * allowed ring_begin(ring, RING_WRITE, fds, count, reterr);         files of one job; O_DIRECT is
+ * probed and switched on ring_push(ring, file, file_offset, region_offset, bytes)  many times;
+ * BUSY: the queue is full, call again later ring_end(ring, deadline_ns, reterr) waits for all of
+ * them; the first error dooms the job ring_free(ring);
+ *
+ * All verbs are called by one thread (the saver's main thread), which computes; the I/O thread only
+ * transfers. Requests may be of any size: they are cut into RING_REQUEST_BYTES pieces, short
+ * transfers are resumed. Nothing is synced here. After an error the rest of the job is dropped, not
+ * tried again. ring_push never blocks.
+ *
+ * Fall-backs, each with one warning in ring_warning: no ring (EPERM in containers, ENOSYS, ENOMEM
+ * ...) -> threads; no registered buffer (RLIMIT_MEMLOCK) -> plain buffers; no O_DIRECT, or a piece
+ * that is not aligned for it -> buffered, with sync_file_range behind the writer. The bytes on disk
+ * are the same.
+ */
+#ifndef CAIRN_AGENT_RING_H
+#define CAIRN_AGENT_RING_H
+
+#include "base/clock.h"
+#include "base/limits.h"
+#include "base/status.h"
+#include <stdbool.h>
+
+#define RING_REQUEST_BYTES (2 * MiB)
+#define RING_DEPTH 24
+#define RING_FILES_MAX 64
+#define RING_QUEUE_MAX 256 /* requests of ring_push that wait for the thread */
+
+enum ring_direction { RING_READ, RING_WRITE };
+enum ring_backend { RING_AUTO, RING_URING, RING_THREADS };
+
+struct ring_options {
+        enum ring_backend
+                backend; /* AUTO: io_uring, else threads; the others are for tests and benchmarks */
+        bool without_direct, without_registration;
+};
+
+struct ring;
+int ring_new(const struct ring_options *options, struct ring **ret, struct cairn_error *reterr);
+void ring_free(
+        struct ring *ring); /* NULL allowed; drops what is queued, waits for what is in flight */
+int ring_attach(struct ring *ring, void *base, uint64_t bytes, struct cairn_error *reterr);
+int ring_begin(struct ring *ring, enum ring_direction direction, const int *fds, uint32_t count,
+               struct cairn_error *reterr);
+int ring_push(struct ring *ring, uint32_t file, uint64_t file_offset, uint64_t region_offset,
+              uint64_t bytes);
+int ring_end(struct ring *ring, uint64_t deadline_ns, struct cairn_error *reterr);
+/* Readable while ring_end would not have to wait, or the queue has room again after BUSY. */
+int ring_event_fd(const struct ring *ring);
+bool ring_failed(
+        const struct ring *ring); /* the job is doomed already: stop pushing, call ring_end */
+uint64_t ring_bytes_done(const struct ring *ring);
+/* Alignment that file offset, region offset and length need for O_DIRECT; 1 where the file is read
+ * buffered. */
+uint32_t ring_alignment(const struct ring *ring, uint32_t file);
+const char *ring_backend_name(const struct ring *ring);
+/* What had to be given up since ring_new, for one log line each; NULL if nothing, "" never. */
+const char *ring_warning(const struct ring *ring);
+
+#endif
