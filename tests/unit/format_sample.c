@@ -297,8 +297,8 @@ void sample_attempt(int run_fd, const char *directory, const char *run, uint64_t
         }
 }
 
-static void write_commit(int fd, struct sample *f, struct file_content *const *manifests,
-                         const char *parent) {
+void sample_commit(int fd, struct sample *f, struct file_content *const *manifests,
+                   const char *parent) {
         Cairn__Format__Commit commit = CAIRN__FORMAT__COMMIT__INIT;
         struct file_content index, ignored;
         struct cairn_error e = CAIRN_ERROR_INIT;
@@ -347,7 +347,7 @@ void sample_checkpoint(int run_fd, const char *run, uint64_t generation, int64_t
                 sample_publish(&ranks[rank], fd);
                 manifests[rank] = &ranks[rank].content;
         }
-        write_commit(fd, &ranks[0], manifests, parent);
+        sample_commit(fd, &ranks[0], manifests, parent);
         for (uint32_t rank = 0; rank < world; rank++)
                 sample_done(&ranks[rank]);
 }

@@ -55,6 +55,9 @@ void sample_attempt(int run_fd, const char *directory, const char *run, uint64_t
 /* The same, merged and committed, under its own name. */
 void sample_checkpoint(int run_fd, const char *run, uint64_t generation, int64_t step,
                        uint32_t world, const char *parent, unsigned flags);
+/* INDEX and COMMIT of what is published in the directory; f's arena is used. */
+void sample_commit(int fd, struct sample *f, struct file_content *const *manifests,
+                   const char *parent);
 void sample_mark(int run_fd, const char *name, enum file_mark kind, const char *reason,
                  int64_t step, uint64_t generation);
 void sample_store_marker(int store_fd);
