@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * crc32c.h - CRC-32C (Castagnoli; RFC 3720 appendix B.4 gives the test vectors). crc32c(0, ...) starts;
- * pass the result on to continue. SSE4.2 (three interleaved streams) where the CPU has it, slicing by 8 elsewhere:
- * the same value. Any thread.
+ * crc32c.h - CRC-32C (Castagnoli; RFC 3720 appendix B.4 gives the test vectors). crc32c(0, ...)
+ * starts; pass the result on to continue. SSE4.2 (three interleaved streams) where the CPU has it,
+ * slicing by 8 elsewhere: the same value. Any thread.
  */
 #ifndef CAIRN_CRC32C_H
 #define CAIRN_CRC32C_H

@@ -105,8 +105,10 @@ void sample_block(struct sample *f, Tensor *t, const uint64_t *offsets, const ui
         t->shard->n_offsets = t->shard->n_extents = t->n_shape;
         t->shard->offsets = sample_memory(f, bytes);
         t->shard->extents = sample_memory(f, bytes);
-        memcpy(t->shard->offsets, offsets, bytes);
-        memcpy(t->shard->extents, extents, bytes);
+        for (size_t i = 0; i < t->n_shape; i++) {
+                t->shard->offsets[i] = offsets[i];
+                t->shard->extents[i] = extents[i];
+        }
 }
 
 void sample_value(struct sample *f, const char *name, uint32_t type, int64_t v, const char *bytes) {

@@ -447,12 +447,14 @@ static void b58_lengths_and_counts(void **state) {
 static void b58_random_changes(void **state) {
         struct sample s;
         uint64_t seed = 20240229, accepted = 0;
+        const char *asked = getenv("ROUNDS"); /* a million with the sanitizers, now and then */
+        long rounds = asked ? strtol(asked, NULL, 10) : 40000;
 
         standard(&s);
         write_sample(&s, true);
         uint8_t *copy = malloc(written_bytes);
         assert_non_null(copy);
-        for (int round = 0; round < 40000; round++) {
+        for (long round = 0; round < rounds; round++) {
                 memcpy(copy, written, written_bytes);
                 for (uint64_t changes = 1 + (seed >> 60) % 4; changes > 0; changes--) {
                         seed = seed * 6364136223846793005u + 1442695040888963407u;
@@ -467,7 +469,7 @@ static void b58_random_changes(void **state) {
                         assert_true(r == CAIRN_ERR_CORRUPT || r == CAIRN_ERR_UNSUPPORTED);
                 assert_true(arena.bytes_used <= memory_limit(written_bytes));
         }
-        print_message("%ju of 40000 changed files were still valid\n", (uintmax_t) accepted);
+        print_message("%ju of %ld changed files were still valid\n", (uintmax_t) accepted, rounds);
         free(copy);
         sample_done(&s);
 }
@@ -581,7 +583,10 @@ static void test_data_header(void **state) {
         memset(h.run, 'r', RUN_NAME_BYTES_MAX);
         data_header_write(block, &h);
         assert_int_equal(data_header_read(block, "data", &back, NULL), 0);
-        assert_memory_equal(&h, &back, sizeof h);
+        assert_int_equal(back.rank, 3);
+        assert_int_equal(back.generation, 9);
+        assert_memory_equal(back.uuid, h.uuid, sizeof h.uuid);
+        assert_string_equal(back.run, h.run);
         for (size_t i = 0; i < sizeof block; i++) {
                 memcpy(copy, block, sizeof copy);
                 copy[i] ^= 1;
