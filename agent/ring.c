@@ -19,10 +19,11 @@
 #define RING_REGISTER_BYTES_MAX (1 * GiB)
 #define RING_BUFFERS_MAX 16384
 #define RING_COMMAND_NS (60 * NSEC_PER_SEC)
-enum { RING_WORKERS = 4, QUEUE_EVENT = RING_DEPTH }; /* user data of the queue's poll */
+/* User data of the queue's poll and of a sync; a sync counts as one byte that has to settle. */
+enum { RING_WORKERS = 4, QUEUE_EVENT = RING_DEPTH, SYNC_EVENT, SYNC_WEIGHT = 1 };
 
 /* What the main thread tells the I/O thread. Commands are answered, transfers are counted. */
-enum message_kind { MESSAGE_TRANSFER, MESSAGE_ATTACH, MESSAGE_BEGIN, MESSAGE_STOP };
+enum message_kind { MESSAGE_TRANSFER, MESSAGE_SYNC, MESSAGE_ATTACH, MESSAGE_BEGIN, MESSAGE_STOP };
 struct message {
         enum message_kind kind;
         uint32_t file;
@@ -98,8 +99,10 @@ static void settle(struct ring *r, uint64_t bytes, bool good) {
         wake_main(r);
 }
 
-static void fail_job(struct ring *r, int status, int error_number, uint64_t offset) {
-        const char *operation = r->direction == RING_WRITE ? "write data" : "read data";
+static void fail_job(struct ring *r, const char *operation, int status, int error_number,
+                     uint64_t offset) {
+        if (!operation)
+                operation = r->direction == RING_WRITE ? "write data" : "read data";
         (void) pthread_mutex_lock(&r->mutex);
         if (!atomic_load(&r->failed)) { /* the first one tells why */
                 r->error = (struct cairn_error) CAIRN_ERROR_INIT;
@@ -162,12 +165,12 @@ static int after_transfer(struct ring *r, struct message *m, bool direct, ssize_
                 return 1;
         }
         if (result < 0) {
-                fail_job(r, 0, (int) -result, m->file_offset);
+                fail_job(r, NULL, 0, (int) -result, m->file_offset);
                 return -1;
         }
         if (result == 0) {
                 bool writing = r->direction == RING_WRITE;
-                fail_job(r, CAIRN_ERR_CORRUPT, writing ? EIO : 0, m->file_offset);
+                fail_job(r, NULL, CAIRN_ERR_CORRUPT, writing ? EIO : 0, m->file_offset);
                 return -1;
         }
         uint64_t moved = (uint64_t) result;
@@ -190,11 +193,19 @@ static int after_transfer(struct ring *r, struct message *m, bool direct, ssize_
         return 1;
 }
 
+/* A sync that failed may have lost what was written before it: the job is doomed, nothing is
+ * retried. */
+static void after_sync(struct ring *r, int result) {
+        if (result < 0)
+                fail_job(r, "sync data", 0, -result, UINT64_MAX);
+        settle(r, SYNC_WEIGHT, false);
+}
+
 static int piece_fault(struct ring *r, const struct message *m) {
         int error_number =
                 fault_point(r->direction == RING_WRITE ? FAULT_DATA_WRITE : FAULT_RESTORE_READ);
         if (error_number)
-                fail_job(r, 0, error_number, m->file_offset);
+                fail_job(r, NULL, 0, error_number, m->file_offset);
         return error_number;
 }
 
@@ -252,6 +263,8 @@ static void *worker_main(void *argument) {
                         return NULL;
                 if (m.kind == MESSAGE_TRANSFER)
                         transfer_all(r, &m);
+                else if (m.kind == MESSAGE_SYNC)
+                        after_sync(r, fdatasync(r->files[m.file].fd) < 0 ? -errno : 0);
                 else
                         answer(r, 0);
         }
@@ -346,10 +359,24 @@ static void uring_prepare(struct ring *r, uint32_t index) {
         r->in_flight++;
 }
 
+static void uring_sync(struct ring *r, uint32_t file) {
+        struct io_uring_sqe *sqe = io_uring_get_sqe(&r->uring);
+        CAIRN_ASSERT(sqe);
+        io_uring_prep_fsync(sqe, r->files_registered ? (int) file : r->files[file].fd,
+                            IORING_FSYNC_DATASYNC);
+        if (r->files_registered)
+                io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
+        io_uring_sqe_set_data64(sqe, SYNC_EVENT);
+        r->in_flight++;
+}
+
 static void uring_command(struct ring *r, const struct message *m) {
         switch (m->kind) {
         case MESSAGE_TRANSFER:
                 r->current = *m;
+                return;
+        case MESSAGE_SYNC:
+                uring_sync(r, m->file);
                 return;
         case MESSAGE_ATTACH:
                 uring_attach(r);
@@ -390,6 +417,11 @@ static void uring_completion(struct ring *r, uint64_t index, int result) {
                 r->poll_armed = false;
                 return;
         }
+        if (index == SYNC_EVENT) {
+                r->in_flight--;
+                after_sync(r, result);
+                return;
+        }
         struct slot *slot = &r->slots[index];
         r->in_flight--;
         int again = after_transfer(r, &slot->m, slot->direct, result);
@@ -423,7 +455,7 @@ static void uring_loop(struct ring *r) {
                         break;
                 int status = io_uring_submit_and_wait(&r->uring, 1);
                 if (status < 0 && status != -EINTR && status != -EAGAIN && status != -EBUSY)
-                        fail_job(r, 0, -status, 0);
+                        fail_job(r, NULL, 0, -status, 0);
                 struct io_uring_cqe *cqe;
                 while (io_uring_peek_cqe(&r->uring, &cqe) == 0) {
                         uint64_t index = io_uring_cqe_get_data64(cqe);
@@ -579,8 +611,8 @@ static uint32_t try_direct(struct ring *r, int fd) {
         return alignment;
 }
 
-int ring_begin(struct ring *r, enum ring_direction direction, const int *fds, uint32_t count,
-               struct cairn_error *reterr) {
+int ring_begin(struct ring *r, enum ring_direction direction, bool direct, const int *fds,
+               uint32_t count, struct cairn_error *reterr) {
         if (r->job_open || count == 0 || count > RING_FILES_MAX)
                 return error_set(reterr, CAIRN_ERR_API, "begin transfer", "",
                                  "a job is under way, or too many files");
@@ -588,7 +620,7 @@ int ring_begin(struct ring *r, enum ring_direction direction, const int *fds, ui
         r->file_count = count;
         for (uint32_t i = 0; i < count; i++) {
                 r->files[i].fd = fds[i];
-                atomic_store(&r->files[i].alignment, try_direct(r, fds[i]));
+                atomic_store(&r->files[i].alignment, direct ? try_direct(r, fds[i]) : 1);
         }
         r->pushed = 0;
         atomic_store(&r->settled, 0);
@@ -616,10 +648,23 @@ int ring_push(struct ring *r, uint32_t file, uint64_t file_offset, uint64_t regi
         return 0;
 }
 
+bool ring_idle(const struct ring *r) {
+        return atomic_load(&r->settled) >= r->pushed;
+}
+
+int ring_sync(struct ring *r, uint32_t file) {
+        if (!r->job_open || file >= r->file_count || !ring_idle(r))
+                return CAIRN_ERR_API;
+        const struct message m = {.kind = MESSAGE_SYNC, .file = file};
+        TRY(queue_push(&r->queue, &m));
+        r->pushed += SYNC_WEIGHT;
+        return 0;
+}
+
 int ring_end(struct ring *r, uint64_t deadline_ns, struct cairn_error *reterr) {
         if (!r->job_open)
                 return error_set(reterr, CAIRN_ERR_API, "end transfer", "", "no job is under way");
-        while (atomic_load(&r->settled) < r->pushed) {
+        while (!ring_idle(r)) {
                 struct pollfd p = {.fd = r->done_fd, .events = POLLIN};
                 uint64_t count;
                 if (clock_now(&clock_system) >= deadline_ns) {

@@ -4,17 +4,20 @@
  * io_uring, or through a pool of threads with pread/pwrite where a ring is refused. The only file
  * that touches io_uring.
  *
- *     ring_new(&options, &ring, reterr);                        once; starts the thread
- *     ring_attach(ring, base, bytes, reterr);                   the region; registered where
- * allowed ring_begin(ring, RING_WRITE, fds, count, reterr);         files of one job; O_DIRECT is
- * probed and switched on ring_push(ring, file, file_offset, region_offset, bytes)  many times;
- * BUSY: the queue is full, call again later ring_end(ring, deadline_ns, reterr) waits for all of
- * them; the first error dooms the job ring_free(ring);
+ *     ring_new(&options, &ring, reterr);          once; starts the thread
+ *     ring_attach(ring, base, bytes, reterr);     the region; registered where that is allowed
+ *     ring_begin(ring, RING_WRITE, direct, fds, count, reterr);
+ *                                                 files of one job; O_DIRECT is probed and set
+ *     ring_push(ring, file, file_offset, region_offset, bytes)
+ *                                                 many times; BUSY: the queue is full, again later
+ *     ring_sync(ring, file)                       fdatasync, once ring_idle
+ *     ring_end(ring, deadline_ns, reterr)         waits for all; the first error dooms the job
+ *     ring_free(ring);
  *
  * All verbs are called by one thread (the saver's main thread), which computes; the I/O thread only
  * transfers. Requests may be of any size: they are cut into RING_REQUEST_BYTES pieces, short
- * transfers are resumed. Nothing is synced here. After an error the rest of the job is dropped, not
- * tried again. ring_push never blocks.
+ * transfers are resumed. After an error the rest of the job is dropped, not tried again. Neither
+ * ring_push nor ring_sync blocks.
  *
  * Fall-backs, each with one warning in ring_warning: no ring (EPERM in containers, ENOSYS, ENOMEM
  * ...) -> threads; no registered buffer (RLIMIT_MEMLOCK) -> plain buffers; no O_DIRECT, or a piece
@@ -48,12 +51,17 @@ int ring_new(const struct ring_options *options, struct ring **ret, struct cairn
 void ring_free(
         struct ring *ring); /* NULL allowed; drops what is queued, waits for what is in flight */
 int ring_attach(struct ring *ring, void *base, uint64_t bytes, struct cairn_error *reterr);
-int ring_begin(struct ring *ring, enum ring_direction direction, const int *fds, uint32_t count,
-               struct cairn_error *reterr);
+/* direct: O_DIRECT is wanted, and every push of the job will be aligned for it. */
+int ring_begin(struct ring *ring, enum ring_direction direction, bool direct, const int *fds,
+               uint32_t count, struct cairn_error *reterr);
 int ring_push(struct ring *ring, uint32_t file, uint64_t file_offset, uint64_t region_offset,
               uint64_t bytes);
+/* Everything that was pushed has ended, well or not. */
+bool ring_idle(const struct ring *ring);
+/* API unless ring_idle. */
+int ring_sync(struct ring *ring, uint32_t file);
 int ring_end(struct ring *ring, uint64_t deadline_ns, struct cairn_error *reterr);
-/* Readable while ring_end would not have to wait, or the queue has room again after BUSY. */
+/* Becomes readable whenever something ended: look at ring_idle, or push again after BUSY. */
 int ring_event_fd(const struct ring *ring);
 bool ring_failed(
         const struct ring *ring); /* the job is doomed already: stop pushing, call ring_end */

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "agent/copier.h"
+
+#include "base/fault.h"
+#include "format/host_state.h"
+#include <string.h>
+
+#define PROBE_BYTES_MAX (64 * MiB)
+
+/* How much was copied since the word was last looked at. */
+struct chunk {
+        struct control_page *page;
+        struct cut_word mine;
+        uint64_t bytes;
+};
+
+static int look(struct chunk *c, struct cairn_error *reterr) {
+        int error_number = fault_point(FAULT_COPY_CHUNK);
+        if (error_number)
+                return error_set_errno(reterr, error_number, "copy the state", "");
+        if (!cut_copy_continue(c->page, c->mine))
+                return error_set(reterr, CAIRN_ERR_VOID, "copy the state", "",
+                                 "the trainer went on: the copy took longer than the gate waits");
+        c->bytes = 0;
+        return 0;
+}
+
+static int copy_tensor(struct chunk *c, unsigned char *target, const unsigned char *source,
+                       uint64_t bytes, struct cairn_error *reterr) {
+        while (bytes > 0) {
+                uint64_t part = DATA_CHUNK_BYTES - c->bytes;
+                part = part < bytes ? part : bytes;
+                memcpy(target, source, part);
+                target += part;
+                source += part;
+                bytes -= part;
+                c->bytes += part;
+                if (c->bytes == DATA_CHUNK_BYTES)
+                        TRY(look(c, reterr));
+        }
+        return 0;
+}
+
+static int copy_state(struct control_page *page, const struct source *source,
+                      struct staging *staging, struct copied *copied, struct cairn_error *reterr) {
+        struct chunk chunk = {.page = page, .mine = copied->word};
+        if (atomic_load(&page->seal_number) != source->seal)
+                return error_set(reterr, CAIRN_ERR_STALE, "copy the state", "",
+                                 "the trainer sealed again; the new inventory has not arrived yet");
+        TRY(look(&chunk, reterr));
+        for (size_t i = 0; i < source->tensor_count; i++) {
+                const struct source_tensor *t = &source->tensors[i];
+                TRY(copy_tensor(&chunk, staging->base + t->offset, t->live, t->live_bytes, reterr));
+        }
+        TRY(host_state_read(source->host, source->payload_bytes, copied->word.seq, &copied->step,
+                            copied->payload, reterr));
+        int error_number = fault_point(FAULT_COPY_RELEASE);
+        return error_number ? error_set_errno(reterr, error_number, "copy the state", "") : 0;
+}
+
+int copier_take(struct control_page *page, const struct source *source, struct staging *staging,
+                bool demanded, struct copied *copied, struct cairn_error *reterr) {
+        TRY(cut_copy_begin(page, demanded, &copied->word));
+        staging_note(staging, STAGING_COPYING, copied->word, 0);
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        int r = copy_state(page, source, staging, copied, &e);
+        if (r == 0 && cut_copy_end(page, copied->word) == 0) {
+                staging_note(staging, STAGING_HELD, copied->word, copied->step);
+                return 0;
+        }
+        if (r == 0)
+                r = error_set(&e, CAIRN_ERR_VOID, "copy the state", "",
+                              "the trainer went on: the copy took longer than the gate waits");
+        else
+                cut_copy_abandon(page, copied->word);
+        staging_note(staging, STAGING_FREE, copied->word, 0);
+        cut_outcome_set(page, copied->word.seq, r == CAIRN_ERR_STALE ? CUT_DECLINED : CUT_VOID, r);
+        if (reterr)
+                *reterr = e;
+        return r == CAIRN_ERR_STALE ? r : CAIRN_ERR_VOID;
+}
+
+uint64_t copier_probe(const struct source *source, struct staging *staging,
+                      const struct clock_ops *clock) {
+        uint64_t bytes = 0, start_ns = clock_now(clock);
+        for (size_t i = 0; i < source->tensor_count && bytes < PROBE_BYTES_MAX; i++) {
+                const struct source_tensor *t = &source->tensors[i];
+                uint64_t part = PROBE_BYTES_MAX - bytes < t->live_bytes ? PROBE_BYTES_MAX - bytes
+                                                                        : t->live_bytes;
+                memcpy(staging->base + t->offset, t->live, part);
+                bytes += part;
+        }
+        uint64_t took_ns = clock_now(clock) - start_ns;
+        return (uint64_t) ((__uint128_t) bytes * NSEC_PER_SEC / (took_ns ? took_ns : 1));
+}

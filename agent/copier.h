@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * copier.h - take one cut by pull: claim the word, copy every tensor and the host state, hand the
+ * word back. What was copied is a snapshot if and only if copier_take returns 0.
+ *
+ * Runs on the saver's main thread. The trainer may revoke the copy at any time (the gate); then it
+ * is VOID, the staging's content is worthless, and nothing else has happened.
+ */
+#ifndef CAIRN_AGENT_COPIER_H
+#define CAIRN_AGENT_COPIER_H
+
+#include "agent/source.h"
+#include "agent/staging.h"
+
+struct copied {
+        struct cut_word word;
+        int64_t step;
+        unsigned char
+                *payload; /* host values of this cut; source->payload_bytes; the caller's buffer */
+};
+
+/* 0: a snapshot lies in staging. BUSY: nothing was asked for, or the trainer is in its update (its
+ * end will ring). VOID: a copy was begun and given up; error says why. STALE: the state follows an
+ * inventory that is not here; declined. */
+int copier_take(struct control_page *page, const struct source *source, struct staging *staging,
+                bool demanded, struct copied *copied, struct cairn_error *reterr);
+/* Bytes per second of copying a sample of the state; 0: there is nothing to copy. */
+uint64_t copier_probe(const struct source *source, struct staging *staging,
+                      const struct clock_ops *clock);
+
+#endif
