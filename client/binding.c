@@ -323,7 +323,7 @@ static const Cairn__Format__State *find_state(const struct maker *m) {
 }
 
 static bool is_step_truth(const char *name) {
-        return strncmp(name, STEP_PREFIX, sizeof STEP_PREFIX - 1) == 0;
+        return strncmp(name, HOST_VALUE_STEP_PREFIX, sizeof HOST_VALUE_STEP_PREFIX - 1) == 0;
 }
 
 static const char *type_label(uint32_t type) {

@@ -304,10 +304,10 @@ int registry_add_step(struct registry *r, struct slabs *slabs, const char *name,
                 return error_set(reterr, CAIRN_ERR_API, operation, name ? name : "",
                                  "data or truth is NULL");
         TRY(check_name(operation, name, &bytes, reterr));
-        if (bytes > TENSOR_NAME_BYTES_MAX - (sizeof STEP_PREFIX - 1))
+        if (bytes > TENSOR_NAME_BYTES_MAX - (sizeof HOST_VALUE_STEP_PREFIX - 1))
                 return error_set(reterr, CAIRN_ERR_API, operation, "",
                                  "the name is longer than %" PRIu64 " bytes",
-                                 TENSOR_NAME_BYTES_MAX - (sizeof STEP_PREFIX - 1));
+                                 TENSOR_NAME_BYTES_MAX - (sizeof HOST_VALUE_STEP_PREFIX - 1));
         struct cairn_tensor t = {
                 CAIRN_TENSOR_INIT,
                 .name = name,
@@ -322,11 +322,11 @@ int registry_add_step(struct registry *r, struct slabs *slabs, const char *name,
                                  "there are %d host values already, the limit",
                                  HOST_STATE_VALUES_MAX);
         TRY(add_tensor(r, slabs, &t, truth, reterr));
-        size_t whole = sizeof STEP_PREFIX + bytes;
+        size_t whole = sizeof HOST_VALUE_STEP_PREFIX + bytes;
         char *value_name = arena_alloc(&r->arena, whole, 1);
         if (!value_name || !GROW(r, values, value))
                 return out_of_memory(operation, name, reterr);
-        (void) snprintf(value_name, whole, STEP_PREFIX "%s", name);
+        (void) snprintf(value_name, whole, HOST_VALUE_STEP_PREFIX "%s", name);
         TRY(name_map_add(&r->value_names, value_name, whole - 1, (uint32_t) r->value_count));
         r->tensors[r->tensor_count - 1].truth_value = r->value_count;
         r->values[r->value_count++] = (struct value){
@@ -341,9 +341,10 @@ int registry_add_value(struct registry *r, const char *name, uint32_t type, void
         size_t bytes;
         TRY(check_name(operation, name, &bytes, reterr));
         name_label(name, bytes, label, sizeof label);
-        if (strncmp(name, RESERVED_PREFIX, sizeof RESERVED_PREFIX - 1) == 0)
+        if (strncmp(name, HOST_VALUE_RESERVED_PREFIX, sizeof HOST_VALUE_RESERVED_PREFIX - 1) == 0)
                 return error_set(reterr, CAIRN_ERR_API, operation, label,
-                                 "names that begin with " RESERVED_PREFIX " are libcairn's");
+                                 "names that begin with " HOST_VALUE_RESERVED_PREFIX
+                                 " are libcairn's");
         if (!data || (type == CAIRN_VALUE_BYTES && !length))
                 return error_set(reterr, CAIRN_ERR_API, operation, label, "its pointer is NULL");
         if (capacity > HOST_STATE_BYTES_MAX)

@@ -15,11 +15,6 @@
 #include "client/slab.h"
 #include "format/host_state.h"
 
-/* State values with this prefix are ours. */
-#define RESERVED_PREFIX "cairn."
-/* + the tensor's name: the int64 truth of a STEP tensor, as a host value. */
-#define STEP_PREFIX RESERVED_PREFIX "step/"
-
 struct tensor {
         const char *name;
         uint32_t name_bytes;

@@ -22,6 +22,9 @@
 #include <stdatomic.h>
 
 #define HOST_STATE_MAGIC "CAIRNHS1"
+/* Values of this prefix are libcairn's own: the int64 beside each FP32 step, by the tensor's name. */
+#define HOST_VALUE_RESERVED_PREFIX "cairn."
+#define HOST_VALUE_STEP_PREFIX HOST_VALUE_RESERVED_PREFIX "step/"
 
 struct host_state_header {
         char magic[8];

@@ -51,7 +51,7 @@ static Extent *new_extent(struct arena *arena, Tensor *t) {
 int layout_assign(struct file_content *inventory, uint32_t rank, struct arena *arena,
                   uint64_t *ret_image_bytes, struct cairn_error *reterr) {
         const char *operation = "lay out data";
-        uint64_t at = DATA_BLOCK_BYTES, elements, bytes;
+        uint64_t at = DATA_BLOCK_BYTES, elements, bytes, room;
 
         if (inventory->placement_count != inventory->tensor_count)
                 return error_set(reterr, CAIRN_ERR_API, operation, "inventory",
@@ -67,7 +67,12 @@ int layout_assign(struct file_content *inventory, uint32_t rank, struct arena *a
                 if (why)
                         return fail(reterr, CAIRN_ERR_API, operation, t, "%s", why);
                 const struct dtype_info *stored = dtype_info(t->stored_dtype);
-                if (!stored || !mul_checked(elements, stored->bytes, &bytes))
+                const struct dtype_info *runtime = dtype_info(t->runtime_dtype);
+                /* room for the runtime type: a lossy form that over- or underflows falls back to it */
+                if (!stored || !runtime || !mul_checked(elements, stored->bytes, &bytes) ||
+                    !mul_checked(elements,
+                                 runtime->bytes > stored->bytes ? runtime->bytes : stored->bytes,
+                                 &room))
                         return fail(reterr, CAIRN_ERR_API, operation, t,
                                     "unknown type or a size that does not fit in 64 bits");
                 if (bytes == 0)
@@ -80,7 +85,7 @@ int layout_assign(struct file_content *inventory, uint32_t rank, struct arena *a
                 e->offset = at;
                 e->bytes = bytes;
                 e->shard = t->shard;
-                if (!add_checked(at, bytes, &at) || !align_up_checked(at, TENSOR_ALIGNMENT, &at) ||
+                if (!add_checked(at, room, &at) || !align_up_checked(at, TENSOR_ALIGNMENT, &at) ||
                     at > DATA_BYTES_MAX)
                         return fail(reterr, CAIRN_ERR_NOMEM, operation, t,
                                     "the data file of rank %" PRIu32 " would be too large", rank);

@@ -1,0 +1,441 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "agent/saver.h"
+
+#include "agent/reader.h"
+#include "agent/writer.h"
+#include "base/cleanup.h"
+#include "base/fault.h"
+#include "base/log.h"
+#include "format/wire.h"
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+
+#define WAIT_NS (500 * NSEC_PER_MSEC)
+#define SEND_NS (30 * NSEC_PER_SEC)
+/* Storage that moves nothing for so long will not move. */
+#define STORAGE_NS (600 * NSEC_PER_SEC)
+#define STORAGE_BYTES_PER_SEC_MIN (4 * MiB)
+
+struct saver {
+        int socket;
+        struct control_page *page;
+        int event_fd;
+        struct source source;
+        struct staging staging;
+        struct ring *ring;
+        struct saver_message setup; /* who we serve */
+        bool armed;
+        uint32_t attempt;
+        int data_fd, manifest_fd;
+        uint64_t take_seq; /* a cut at or after it is wanted; valid while take_wanted */
+        bool take_wanted;
+        uint64_t valid_seq; /* of the newest valid cut */
+        bool any_valid;
+        unsigned char *payload;
+        /* a restore that waits for its files */
+        int plan_fd;
+        int files[RING_FILES_MAX];
+        uint32_t file_count, files_wanted;
+        bool warned;
+};
+
+/* ---- packets ---- */
+
+static int send_message(struct saver *s, struct saver_message *m) {
+        m->session_id = s->setup.session_id;
+        m->rank = s->setup.rank;
+        uint64_t deadline_ns = clock_now(&clock_system) + SEND_NS;
+        while (send(s->socket, m, sizeof *m, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+                struct pollfd p = {.fd = s->socket, .events = POLLOUT};
+                if ((errno != EAGAIN && errno != EINTR) || clock_now(&clock_system) >= deadline_ns)
+                        return CAIRN_ERR_PEER;
+                (void) poll(&p, 1, clock_poll_timeout(&clock_system, deadline_ns));
+        }
+        return 0;
+}
+
+static void take_fds(const struct msghdr *header, struct wire_fds *fds) {
+        for (struct cmsghdr *c = CMSG_FIRSTHDR(header); c;
+             c = CMSG_NXTHDR((struct msghdr *) (uintptr_t) header, c)) {
+                if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+                        continue;
+                size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+                for (size_t i = 0; i < count && fds->count < WIRE_FDS_MAX; i++)
+                        memcpy(&fds->fds[fds->count++], CMSG_DATA(c) + i * sizeof(int),
+                               sizeof(int));
+        }
+}
+
+static int receive_message(struct saver *s, struct saver_message *m, struct wire_fds *fds) {
+        union {
+                struct cmsghdr header;
+                char bytes[CMSG_SPACE(WIRE_FDS_MAX * sizeof(int))];
+        } control;
+        struct iovec part = {.iov_base = m, .iov_len = sizeof *m};
+        struct msghdr header = {.msg_iov = &part,
+                                .msg_iovlen = 1,
+                                .msg_control = control.bytes,
+                                .msg_controllen = sizeof control.bytes};
+        ssize_t n = recvmsg(s->socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR))
+                return CAIRN_ERR_BUSY;
+        if (n <= 0)
+                return CAIRN_ERR_PEER;
+        take_fds(&header, fds);
+        if (n != sizeof *m || (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)))
+                return CAIRN_ERR_PEER;
+        m->run[sizeof m->run - 1] = '\0';
+        return 0;
+}
+
+/* ---- requests for a cut ---- */
+
+static bool wanted(const struct saver *s) {
+        return atomic_load(&s->page->wanted_seq) > atomic_load(&s->page->answered_seq);
+}
+
+/* While no cut can be taken the gate must not wait for one. */
+static void decline_if_wanted(struct saver *s) {
+        if (s->page && wanted(s))
+                cut_decline(s->page, CAIRN_ERR_BUSY);
+}
+
+static void clear_event(const struct saver *s) {
+        uint64_t count;
+        (void) !read(s->event_fd, &count, sizeof count);
+}
+
+/* writer and reader wait here: requests are declined meanwhile, and a hang-up ends the work. */
+static int wait_for_ring(void *context, int ring_fd) {
+        struct saver *s = context;
+        struct pollfd fds[] = {{.fd = ring_fd, .events = POLLIN},
+                               {.fd = s->event_fd, .events = POLLIN},
+                               {.fd = s->socket, .events = POLLRDHUP}};
+        uint64_t count;
+        (void) poll(fds, 3, clock_poll_timeout(&clock_system, clock_now(&clock_system) + WAIT_NS));
+        if (fds[2].revents & (POLLHUP | POLLRDHUP | POLLERR))
+                return -1;
+        if (fds[1].revents) {
+                clear_event(s);
+                decline_if_wanted(s);
+        }
+        if (fds[0].revents)
+                (void) !read(ring_fd, &count, sizeof count);
+        return 0;
+}
+
+static uint64_t storage_deadline(uint64_t bytes) {
+        return clock_now(&clock_system) + STORAGE_NS +
+               bytes / STORAGE_BYTES_PER_SEC_MIN * NSEC_PER_SEC;
+}
+
+/* What had to be given up goes along with the next result, once. */
+static void add_warning(struct saver *s, struct saver_message *m) {
+        const char *warning = ring_warning(s->ring);
+        if (!warning || s->warned || m->status < 0)
+                return;
+        s->warned = true;
+        m->warned_ring = true;
+        (void) error_set(&m->error, CAIRN_ERR_UNSUPPORTED, "use the fast path of storage",
+                         s->setup.run, "%s", warning);
+}
+
+static void disarm(struct saver *s) {
+        cleanup_close(&s->data_fd);
+        cleanup_close(&s->manifest_fd);
+        s->data_fd = s->manifest_fd = -1;
+        s->armed = false;
+}
+
+static int write_cut(struct saver *s, const struct copied *copied) {
+        struct saver_message m = {.verb = SAVER_WRITTEN,
+                                  .error = CAIRN_ERROR_INIT,
+                                  .attempt = s->attempt,
+                                  .seq = copied->word.seq,
+                                  .step = copied->step};
+        const struct writer_job job = {.run = s->setup.run,
+                                       .generation = s->setup.generation,
+                                       .rank = s->setup.rank,
+                                       .world = s->setup.world,
+                                       .attempt = s->attempt,
+                                       .data_fd = s->data_fd,
+                                       .manifest_fd = s->manifest_fd,
+                                       .clock = &clock_system,
+                                       .wait = wait_for_ring,
+                                       .context = s,
+                                       .deadline_ns = storage_deadline(s->source.image_bytes)};
+        struct written written;
+        uint64_t start_ns = clock_now(&clock_system);
+        m.status = writer_write(&job, s->ring, &s->source, &s->staging, copied, &written, &m.error);
+        m.duration_ns = clock_now(&clock_system) - start_ns;
+        m.bytes = written.bytes;
+        m.non_finite_count = written.non_finite_count;
+        memcpy(m.data_uuid, written.data_uuid, sizeof m.data_uuid);
+        add_warning(s, &m);
+        disarm(s);
+        return send_message(s, &m);
+}
+
+/* Take a cut if one is wanted and can be taken; else say so where somebody waits for the answer. */
+static int try_cut(struct saver *s) {
+        if (!s->page || (!wanted(s) && !s->take_wanted))
+                return 0;
+        if (!s->armed || s->source.seal == 0 || !s->staging.base) {
+                decline_if_wanted(s);
+                return 0;
+        }
+        struct saver_message m = {.error = CAIRN_ERROR_INIT, .attempt = s->attempt};
+        struct copied copied = {.payload = s->payload};
+        int r = copier_take(s->page, &s->source, &s->staging, s->take_wanted, &copied, &m.error);
+        if (r == CAIRN_ERR_BUSY)
+                return 0; /* inside an update: its end rings */
+        m.seq = copied.word.seq;
+        m.status = r;
+        if (r < 0) {
+                m.verb = SAVER_VOID;
+                s->take_wanted = false; /* cairnd asks again where somebody still waits */
+                return send_message(s, &m);
+        }
+        m.verb = SAVER_CUT;
+        s->any_valid = true;
+        s->valid_seq = copied.word.seq;
+        m.step = copied.step;
+        m.bytes = s->source.image_bytes;
+        if (s->take_wanted && copied.word.seq >= s->take_seq)
+                s->take_wanted = false;
+        TRY(send_message(s, &m));
+        return write_cut(s, &copied);
+}
+
+/* ---- commands ---- */
+
+static int on_setup(struct saver *s, const struct saver_message *m, struct wire_fds *fds) {
+        struct saver_message reply = {.verb = SAVER_READY, .error = CAIRN_ERROR_INIT};
+        uint64_t bytes = 0;
+        s->setup = *m;
+        _cleanup_close_ int page_fd = wire_fds_take(fds, 0);
+        s->event_fd = wire_fds_take(fds, 1);
+        reply.status = wire_memfd_check(page_fd, 0, CONTROL_PAGE_BYTES, CONTROL_PAGE_BYTES, &bytes,
+                                        &reply.error);
+        if (reply.status == 0 && !s->page) {
+                void *page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, page_fd, 0);
+                if (page == MAP_FAILED)
+                        reply.status = error_set_errno(&reply.error, errno, "map control page",
+                                                       s->setup.run);
+                else
+                        s->page = page;
+        }
+        if (reply.status == 0)
+                reply.status = control_page_check(s->page, bytes, &reply.error);
+        return send_message(s, &reply);
+}
+
+static int on_slabs(struct saver *s, const struct saver_message *m, struct wire_fds *fds) {
+        for (uint32_t i = 0; i < m->count && i < 8; i++) {
+                struct cairn_error e = CAIRN_ERROR_INIT;
+                _cleanup_close_ int fd = wire_fds_take(fds, i);
+                if (source_add_slab(&s->source, m->first + i, fd, m->slab_bytes[i], m->slab_kind[i],
+                                    &e) < 0)
+                        log_error(LOG_LEVEL_ERROR, "saver: take slab",
+                                  &e); /* the seal then fails and says so */
+        }
+        return 0;
+}
+
+static int seal(struct saver *s, const struct saver_message *m, int inventory, int host,
+                int staging, struct cairn_error *reterr) {
+        staging_done(&s->staging);
+        TRY(source_seal(&s->source, s->setup.rank, m->seal, inventory, host, reterr));
+        if (m->bytes < s->source.image_bytes)
+                return error_set(reterr, CAIRN_ERR_API, "seal", s->setup.run,
+                                 "staging is smaller than the image");
+        TRY(staging_map(&s->staging, staging, m->bytes, &s->page->ledger[0], reterr));
+        free(s->payload);
+        s->payload = malloc(s->source.payload_bytes + 1);
+        if (!s->payload)
+                return error_set_errno(reterr, ENOMEM, "seal", s->setup.run);
+        return ring_attach(s->ring, s->staging.base, s->staging.bytes, reterr);
+}
+
+static int on_seal(struct saver *s, const struct saver_message *m, struct wire_fds *fds) {
+        struct saver_message reply = {
+                .verb = SAVER_SEALED, .error = CAIRN_ERROR_INIT, .seal = m->seal};
+        _cleanup_close_ int inventory = wire_fds_take(fds, 0), host = wire_fds_take(fds, 1);
+        _cleanup_close_ int staging = wire_fds_take(fds, 2);
+        reply.status =
+                s->page ? seal(s, m, inventory, host, staging, &reply.error)
+                        : error_set(&reply.error, CAIRN_ERR_API, "seal", "", "there was no set-up");
+        if (reply.status == 0) {
+                (void) staging_populate(
+                        &s->staging); /* the probe measures copying, not page faults */
+                reply.rate_bytes_per_sec = copier_probe(&s->source, &s->staging, &clock_system);
+        } else
+                s->source.seal = 0;
+        reply.bytes = s->source.image_bytes;
+        return send_message(s, &reply);
+}
+
+static int on_arm(struct saver *s, const struct saver_message *m, struct wire_fds *fds) {
+        disarm(s);
+        s->data_fd = wire_fds_take(fds, 0);
+        s->manifest_fd = wire_fds_take(fds, 1);
+        s->attempt = m->attempt;
+        s->armed = s->data_fd >= 0 && s->manifest_fd >= 0;
+        return 0;
+}
+
+static int on_disarm(struct saver *s, const struct saver_message *m) {
+        struct saver_message reply = {
+                .verb = SAVER_DISARMED, .error = CAIRN_ERROR_INIT, .attempt = m->attempt};
+        disarm(s);
+        return send_message(s, &reply);
+}
+
+static void on_take(struct saver *s, const struct saver_message *m) {
+        if (s->any_valid && s->valid_seq >= m->seq)
+                return;
+        s->take_seq = m->seq;
+        s->take_wanted = true;
+}
+
+static void close_files(struct saver *s) {
+        for (uint32_t i = 0; i < s->file_count; i++)
+                (void) close(s->files[i]);
+        s->file_count = 0;
+        cleanup_close(&s->plan_fd);
+        s->plan_fd = -1;
+}
+
+static int restore(struct saver *s, struct saver_message *reply) {
+        uint64_t bytes;
+        TRY(wire_memfd_check(s->plan_fd, 0, PLAN_HEADER_BYTES, UINT64_MAX, &bytes, &reply->error));
+        void *plan = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, s->plan_fd, 0);
+        if (plan == MAP_FAILED)
+                return error_set_errno(&reply->error, errno, "map restore plan", s->setup.run);
+        struct reader_job job = {.fds = s->files,
+                                 .file_count = s->file_count,
+                                 .clock = &clock_system,
+                                 .wait = wait_for_ring,
+                                 .context = s};
+        uint64_t staging_bytes;
+        int r = plan_read(plan, bytes, s->file_count, &job.ranges, &job.range_count, &staging_bytes,
+                          &reply->error);
+        if (r == 0 && staging_bytes > s->staging.bytes)
+                r = error_set(&reply->error, CAIRN_ERR_API, "restore", s->setup.run,
+                              "staging is smaller than the plan");
+        job.deadline_ns = storage_deadline(r == 0 ? staging_bytes : 0);
+        const struct cut_word none = {.phase = CUT_UPDATING};
+        staging_note(&s->staging, STAGING_RESTORE, none, 0);
+        if (r == 0)
+                r = reader_read(&job, s->ring, &s->staging, &reply->bytes, &reply->error);
+        (void) munmap(plan, bytes);
+        return r;
+}
+
+static int restore_if_complete(struct saver *s) {
+        if (s->plan_fd < 0 || s->file_count < s->files_wanted)
+                return 0;
+        struct saver_message reply = {.verb = SAVER_RESTORED, .error = CAIRN_ERROR_INIT};
+        uint64_t start_ns = clock_now(&clock_system);
+        reply.status = s->staging.base ? restore(s, &reply)
+                                       : error_set(&reply.error, CAIRN_ERR_API, "restore",
+                                                   s->setup.run, "there is no staging yet");
+        reply.duration_ns = clock_now(&clock_system) - start_ns;
+        add_warning(s, &reply);
+        close_files(s);
+        return send_message(s, &reply);
+}
+
+static int on_restore(struct saver *s, const struct saver_message *m, struct wire_fds *fds) {
+        close_files(s);
+        s->plan_fd = wire_fds_take(fds, 0);
+        s->files_wanted = m->world;
+        return 0;
+}
+
+static int on_files(struct saver *s, const struct saver_message *m, struct wire_fds *fds) {
+        for (uint32_t i = 0;
+             i < m->count && m->first + i == s->file_count && s->file_count < RING_FILES_MAX; i++)
+                s->files[s->file_count++] = wire_fds_take(fds, i);
+        return restore_if_complete(s);
+}
+
+static int dispatch(struct saver *s, const struct saver_message *m, struct wire_fds *fds) {
+        switch (m->verb) {
+        case SAVER_SETUP:
+                return on_setup(s, m, fds);
+        case SAVER_SLABS:
+                return on_slabs(s, m, fds);
+        case SAVER_SEAL:
+                return on_seal(s, m, fds);
+        case SAVER_ARM:
+                return on_arm(s, m, fds);
+        case SAVER_DISARM:
+                return on_disarm(s, m);
+        case SAVER_TAKE:
+                on_take(s, m);
+                return 0;
+        case SAVER_RESTORE:
+                return on_restore(s, m, fds);
+        case SAVER_FILES:
+                return on_files(s, m, fds);
+        default:
+                return 0; /* ours, not theirs */
+        }
+}
+
+/* ---- main ---- */
+
+static int serve(struct saver *s) {
+        struct pollfd fds[] = {{.fd = s->socket, .events = POLLIN},
+                               {.fd = s->event_fd, .events = POLLIN}};
+        bool populating = s->staging.base && s->staging.populated < s->staging.bytes;
+        (void) poll(fds, s->event_fd >= 0 ? 2 : 1, populating ? 0 : -1);
+        if (fds[1].revents && s->event_fd >= 0)
+                clear_event(s);
+        if (fds[0].revents) {
+                struct saver_message m;
+                struct wire_fds received = WIRE_FDS_INIT;
+                int r = receive_message(s, &m, &received);
+                if (r == 0)
+                        r = dispatch(s, &m, &received);
+                wire_fds_done(&received);
+                if (r < 0 && r != CAIRN_ERR_BUSY)
+                        return r;
+        } else if (populating && !fds[1].revents)
+                (void) staging_populate(&s->staging);
+        return try_cut(s);
+}
+
+int saver_main(int socket) {
+        struct saver s = {
+                .socket = socket, .event_fd = -1, .data_fd = -1, .manifest_fd = -1, .plan_fd = -1};
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        const struct ring_options options = {.backend = RING_AUTO};
+        (void) signal(SIGPIPE, SIG_IGN);
+        (void) prctl(PR_SET_NAME, "cairn-saver");
+        if (ring_new(&options, &s.ring, &e) < 0) {
+                log_error(LOG_LEVEL_ERROR, "saver: start", &e);
+                return status_exit_code(e.status);
+        }
+        source_init(&s.source);
+        int r = 0;
+        while (r >= 0)
+                r = serve(&s);
+        /* at end-of-file the agent is gone, and what was begun is void: the kernel takes everything back */
+        disarm(&s);
+        close_files(&s);
+        free(s.payload);
+        ring_free(s.ring);
+        staging_done(&s.staging);
+        source_done(&s.source);
+        if (s.page)
+                (void) munmap(s.page, CONTROL_PAGE_BYTES);
+        cleanup_close(&s.event_fd);
+        return 0;
+}
