@@ -224,6 +224,10 @@ static int handle_snapshot(void *context, struct connection *c, const Cairn__Con
         struct run *run;
         (void) fds;
         TRY(get_run(context, &e->snapshot_request->run, "snapshot", &run, reterr));
+        if (c->kind == CAIRN__CONTROL__PEER_KIND__PEER_CLIENT &&
+            (!c->session || c->session->run != run))
+                return error_set(reterr, CAIRN_ERR_PERMISSION, "snapshot", run->name,
+                                 "a trainer asks for its own run only");
         return run_snapshot(run, &to, e->snapshot_request, reterr);
 }
 
@@ -252,7 +256,7 @@ static const struct server_row rows[] = {
         {BODY(RANK_EXIT), RUNNER, handle_rank_exit},
         {BODY(END), RUNNER, handle_end},
         {BODY(STATUS_REQUEST), RUNNER | TOOL, handle_status},
-        {BODY(SNAPSHOT_REQUEST), RUNNER | TOOL, handle_snapshot},
+        {BODY(SNAPSHOT_REQUEST), CLIENT | RUNNER | TOOL, handle_snapshot},
         {BODY(STOP_REQUEST), RUNNER | TOOL, handle_stop},
 };
 

@@ -43,9 +43,15 @@ static int run_child(int argc, char **argv) {
         if (fcntl(SAVER_SOCKET_FD, F_GETFD) < 0)
                 return fail_usage("%s is started by cairnd itself", argv[1]);
         (void) fcntl(SAVER_SOCKET_FD, F_SETFD, FD_CLOEXEC);
-        if (!strcmp(argv[1], "--saver"))
-                return argc == 2 ? saver_main(SAVER_SOCKET_FD)
-                                 : fail_usage("%s takes no argument", argv[1]);
+        if (!strcmp(argv[1], "--saver")) {
+                struct cairn_error error = CAIRN_ERROR_INIT;
+                if (argc != 2)
+                        return fail_usage("%s takes no argument", argv[1]);
+                log_init("cairnd", LOG_LEVEL_INFO);
+                if (fault_init(getenv("CAIRN_FAULT"), &error) < 0)
+                        return fail(&error);
+                return saver_main(SAVER_SOCKET_FD);
+        }
         return argc == 3 ? store_main(STORE_SOCKET_FD, argv[2])
                          : fail_usage("%s takes one path", argv[1]);
 }

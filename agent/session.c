@@ -318,7 +318,11 @@ void session_saver_message(struct session *s, const struct saver_message *m, str
         (void) fds;
         switch (m->verb) {
         case SAVER_READY:
-                saver_ready(s);
+                if (m->status < 0) {
+                        note_error(s, "set up saver", &m->error);
+                        s->agent->ops->saver_stop(s);
+                } else
+                        saver_ready(s);
                 break;
         case SAVER_SEALED:
                 saver_sealed(s, m);
