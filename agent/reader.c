@@ -97,7 +97,8 @@ int reader_read(const struct reader_job *job, struct ring *ring, struct staging 
         if (job->range_count == 0)
                 return 0;
         bool image = is_image(job);
-        TRY(ring_begin(ring, RING_READ, image, job->fds, job->file_count, reterr));
+        TRY(ring_begin(ring, RING_READ, job->fds, job->file_count, image ? job->file_count : 0,
+                       reterr));
         int r = push_all(job, ring, image, reterr);
         while (r == 0 && !ring_idle(ring))
                 if (job->wait(job->context, ring_event_fd(ring)) < 0)

@@ -611,8 +611,8 @@ static uint32_t try_direct(struct ring *r, int fd) {
         return alignment;
 }
 
-int ring_begin(struct ring *r, enum ring_direction direction, bool direct, const int *fds,
-               uint32_t count, struct cairn_error *reterr) {
+int ring_begin(struct ring *r, enum ring_direction direction, const int *fds, uint32_t count,
+               uint32_t direct_count, struct cairn_error *reterr) {
         if (r->job_open || count == 0 || count > RING_FILES_MAX)
                 return error_set(reterr, CAIRN_ERR_API, "begin transfer", "",
                                  "a job is under way, or too many files");
@@ -620,7 +620,7 @@ int ring_begin(struct ring *r, enum ring_direction direction, bool direct, const
         r->file_count = count;
         for (uint32_t i = 0; i < count; i++) {
                 r->files[i].fd = fds[i];
-                atomic_store(&r->files[i].alignment, direct ? try_direct(r, fds[i]) : 1);
+                atomic_store(&r->files[i].alignment, i < direct_count ? try_direct(r, fds[i]) : 1);
         }
         r->pushed = 0;
         atomic_store(&r->settled, 0);

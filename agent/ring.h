@@ -6,7 +6,7 @@
  *
  *     ring_new(&options, &ring, reterr);          once; starts the thread
  *     ring_attach(ring, base, bytes, reterr);     the region; registered where that is allowed
- *     ring_begin(ring, RING_WRITE, direct, fds, count, reterr);
+ *     ring_begin(ring, RING_WRITE, fds, count, direct_count, reterr);
  *                                                 files of one job; O_DIRECT is probed and set
  *     ring_push(ring, file, file_offset, region_offset, bytes)
  *                                                 many times; BUSY: the queue is full, again later
@@ -51,9 +51,9 @@ int ring_new(const struct ring_options *options, struct ring **ret, struct cairn
 void ring_free(
         struct ring *ring); /* NULL allowed; drops what is queued, waits for what is in flight */
 int ring_attach(struct ring *ring, void *base, uint64_t bytes, struct cairn_error *reterr);
-/* direct: O_DIRECT is wanted, and every push of the job will be aligned for it. */
-int ring_begin(struct ring *ring, enum ring_direction direction, bool direct, const int *fds,
-               uint32_t count, struct cairn_error *reterr);
+/* direct_count: for the first so many files O_DIRECT is wanted, and every push is aligned for it. */
+int ring_begin(struct ring *ring, enum ring_direction direction, const int *fds, uint32_t count,
+               uint32_t direct_count, struct cairn_error *reterr);
 int ring_push(struct ring *ring, uint32_t file, uint64_t file_offset, uint64_t region_offset,
               uint64_t bytes);
 /* Everything that was pushed has ended, well or not. */

@@ -346,7 +346,7 @@ int writer_write(const struct writer_job *job, struct ring *ring, const struct s
         if (r == 0)
                 r = prepare_image(&w, reterr);
         if (r == 0)
-                r = ring_begin(ring, RING_WRITE, true, fds, FILES, reterr);
+                r = ring_begin(ring, RING_WRITE, fds, FILES, FILE_DATA + 1, reterr);
         if (r == 0) {
                 r = write_both(&w, reterr);
                 /* after an error of ours the transfers still have to end before staging is used again */
