@@ -18,7 +18,7 @@ int handle_check(struct cairn *c, const char *operation, struct cairn_error *ret
                         reterr, CAIRN_ERR_FATAL, operation, c->run,
                         "the handle is poisoned by an earlier error; training may go on without "
                         "checkpoints");
-        if (c->stage == HANDLE_FAILED)
+        if (!c->opened)
                 return error_set(reterr, CAIRN_ERR_API, operation, c->run, "cairn_open failed");
         return 0;
 }
@@ -179,7 +179,7 @@ int cairn_session(struct cairn *c, struct cairn_session *ret) {
 }
 
 const char *cairn_override(struct cairn *c, const char *key) {
-        if (!c || !key || c->stage == HANDLE_FAILED)
+        if (!c || !key || !c->opened)
                 return NULL;
         return pair_find(c->overrides, c->override_count, key);
 }

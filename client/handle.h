@@ -28,6 +28,7 @@ enum handle_stage {
 
 struct cairn {
         enum handle_stage stage;
+        bool opened;  /* constant after cairn_open: any thread asks */
         bool passive; /* without_checkpoints */
         bool debug_mutation;
         _Atomic bool poisoned;

@@ -261,6 +261,7 @@ static int open_session(struct cairn *c, const struct cairn_options *o,
         slabs_init(&c->slabs, c->device);
         if (c->passive) {
                 c->stage = HANDLE_OPENED;
+                c->opened = true;
                 return 0;
         }
         c->link_ready = true;
@@ -268,8 +269,10 @@ static int open_session(struct cairn *c, const struct cairn_options *o,
         control_init(&control, c->clock);
         int r = attach(c, &control, o, reterr);
         control_done(&control);
-        if (r == 0)
+        if (r == 0) {
                 c->stage = HANDLE_OPENED;
+                c->opened = true;
+        }
         return r;
 }
 
