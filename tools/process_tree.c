@@ -10,8 +10,12 @@
 
 enum { PROCESSES_MAX = 65536, TREE_MAX = 1024 };
 
+#define END_TRIES 500
+#define END_POLL_NS 10000000
+
 struct process {
         pid_t pid, parent;
+        bool ended; /* not reaped yet */
 };
 
 static bool read_parent(const char *pid, struct process *ret) {
@@ -24,10 +28,13 @@ static bool read_parent(const char *pid, struct process *ret) {
         (void) fclose(f);
         text[n] = '\0';
         char *after_name = strrchr(text, ')'); /* the name may hold anything */
+        char state;
         int parent;
-        if (!after_name || sscanf(after_name + 1, " %*c %d", &parent) != 1)
+        if (!after_name || sscanf(after_name + 1, " %c %d", &state, &parent) != 2)
                 return false;
-        *ret = (struct process){.pid = (pid_t) strtol(pid, NULL, 10), .parent = parent};
+        *ret = (struct process){.pid = (pid_t) strtol(pid, NULL, 10),
+                                .parent = parent,
+                                .ended = state == 'Z' || state == 'X'};
         return true;
 }
 
@@ -59,12 +66,30 @@ static size_t collect(pid_t root, pid_t *tree, size_t max) {
         return count;
 }
 
+/* Until a killed process has ended its sockets still answer and its locks are held. */
+static void wait_for_end(const pid_t *tree, size_t count) {
+        const struct timespec pause = {.tv_nsec = END_POLL_NS};
+        for (int tries = 0; tries < END_TRIES; tries++) {
+                bool any = false;
+                for (size_t i = 0; i < count && !any; i++) {
+                        char pid[16];
+                        struct process p;
+                        (void) snprintf(pid, sizeof pid, "%d", (int) tree[i]);
+                        any = read_parent(pid, &p) && !p.ended;
+                }
+                if (!any)
+                        return;
+                (void) nanosleep(&pause, NULL);
+        }
+}
+
 size_t process_tree_kill(pid_t root) {
         pid_t tree[TREE_MAX];
         (void) kill(root, SIGSTOP);
         size_t count = collect(root, tree, TREE_MAX);
         for (size_t i = 0; i < count; i++)
                 (void) kill(tree[i], SIGKILL);
+        wait_for_end(tree, count);
         return count;
 }
 

@@ -9,7 +9,8 @@
 #include <sys/types.h>
 
 /* SIGKILL to `root`, which must be a child of ours that was not reaped, and to every descendant;
- * returns how many. The root is stopped first so that it starts no new ones meanwhile. */
+ * returns how many, once all have ended. The root is stopped first so that it starts no new ones
+ * meanwhile. */
 size_t process_tree_kill(pid_t root);
 /* SIGKILL to every descendant but not to `root` itself (what a dead child of a subreaper left
  * behind). */
