@@ -22,17 +22,17 @@ demand() { # name of the situation, run, expected step
 }
 
 start busy --every 10m -- "${tiny[@]}" --steps 60 --step-ms 3 --eval-every 20 --eval-stall-ms 2500 \
-        --stall-step 31 --stall-ms 10000 --update-stall-step 46 --update-stall-ms 3000
+        --stall-step 31 --stall-ms 5000 --update-stall-step 46 --update-stall-ms 3000
 wait_step "$work/busy.log" 20 10
 sleep 0.2 # well inside the evaluation
 demand "during a long evaluation" busy 20
 grep -q '"step":20,"eval_loss"' "$work/busy.log" && die "the evaluation was over"
 wait_step "$work/busy.log" 30 10
 sleep 0.2
-demand "during a 10 s stall of the data loader" busy 30
+demand "during a stall of the data loader" busy 30
 
 # Once more at the same cut: it is committed already.
-try 0 '"existed":true' "$cairn" snapshot busy --wait --json
+try 0 '"existed": true' "$cairn" snapshot busy --wait --json
 ok "e asked again at the same step: the same checkpoint"
 
 # Step 46 is half done when the log says 45.

@@ -64,6 +64,7 @@ left_over() {
 clean_up() {
         local status=$? pid round
         trap '' INT TERM HUP
+        exec 2>/dev/null # the shell's notes about what it sees killed
         for round in 1 2 3; do # what is being started may escape the first look
                 for pid in $(left_over); do
                         kill -KILL "$pid" 2>/dev/null || true
@@ -168,7 +169,7 @@ pid_of() { # kind: waits for one; sets $pid
 # SIGKILL to `cairn run` and everything below it: the machine is gone.
 kill_all() {
         "$helpers/process" "$runner" kill-tree
-        wait "$runner" 2>/dev/null || true
+        { wait "$runner" || true; } 2>/dev/null
 }
 
 # try CODE PATTERN command...: exit status and what it says (extended regular expression, both streams).

@@ -53,7 +53,7 @@ for decay in linear cosine; do
         done
         start "$decay-0" --every 10m -- "${tiny[@]}" "${args[@]}" --stall-step 1 --stall-ms 60000
         wait_for 10 grep -q '^start ' "$work/$decay-0.out"
-        try 0 '"step":0' "$cairn" snapshot "$decay-0" --wait --json
+        try 0 '"step": 0' "$cairn" snapshot "$decay-0" --wait --json
         kill_all
         run "$decay-0" --mode resume --every 10m -- "${tiny[@]}" "${args[@]}"
         same_log "$work/whole-$decay.log" "$work/$decay-0.log"
@@ -66,7 +66,7 @@ args=(--steps 60 --accumulate 4 --batch 1 --loss-scale dynamic --loss-scale-grow
 run scaler --every 10m -- "${tiny[@]}" "${args[@]}"
 start scaled --every 10m -- "${tiny[@]}" "${args[@]}" --stall-step 32 --stall-ms 60000
 wait_step "$work/scaled.log" 31 10
-try 0 '"step":31' "$cairn" snapshot scaled --wait --json
+try 0 '"step": 31' "$cairn" snapshot scaled --wait --json
 [ "$(value scaled@31 updates.skipped)" = 1 ] || die "the overflow was not skipped: $(values scaled@31)"
 [ "$(value scaled@31 loss_scale.good_steps)" = 0 ] || die "the growth counter was not reset"
 kill_all
