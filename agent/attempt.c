@@ -4,6 +4,7 @@
 #include "base/log.h"
 
 #define OPEN_PAUSE_NS_MIN (500 * NSEC_PER_MSEC)
+#define RETAIN_COMMITS_MAX 4
 #define OPEN_PAUSE_NS_MAX (60 * NSEC_PER_SEC)
 
 enum commit_reason { REASON_SCHEDULED = 0, REASON_DEMANDED = 1, REASON_ENDING = 3 };
@@ -168,10 +169,14 @@ static void retained(void *context, const struct store_message *reply, struct wi
                           run->keep_last);
 }
 
+/* Pruning takes its time, and the store process does one thing after another: it waits until nothing
+ * else is to be done, but not for ever. */
 static void retain(struct run *run) {
         struct store_message m = {.verb = STORE_RETAIN, .keep_last = run->keep_last};
-        if (run->retaining)
+        if (!run->unretained || run->retaining ||
+            (run->store_calls && run->unretained < RETAIN_COMMITS_MAX))
                 return;
+        run->unretained = 0;
         run->retaining = run_store_request(run, &m, retained, run, NULL) == 0;
 }
 
@@ -224,7 +229,7 @@ static void committed(void *context, const struct store_message *reply, struct w
         publish_outcome(a, &c);
         demand_committed(run, a, &c);
         attempt_clear(run, a);
-        retain(run);
+        run->unretained++;
 }
 
 static void commit(struct run_attempt *a) {
@@ -476,4 +481,5 @@ void attempts_pump(struct run *run) {
                 open_next(run);
         for (uint32_t rank = 0; rank < run->world; rank++)
                 arm(run, rank);
+        retain(run);
 }

@@ -21,7 +21,7 @@
 #include "agent/agent.h"
 #include "agent/session.h"
 
-#define RUN_ATTEMPT_COUNT 2
+#define RUN_ATTEMPT_COUNT 3
 #define RUN_WAITER_COUNT_MAX 64
 #define RUN_STORE_TRIES 3
 #define RUN_TICK_NS (100 * NSEC_PER_MSEC) /* while somebody waits */
@@ -96,6 +96,7 @@ struct run {
         unsigned open_failures; /* in a row; opening again waits longer each time */
         uint64_t open_after_ns;
         struct run_store_call *store_calls; /* callbacks that will come */
+        unsigned unretained; /* commits since the last pruning was asked for */
         bool retaining, pumping, pump_again, fenced;
 
         struct run_waiter waiters[RUN_WAITER_COUNT_MAX];
