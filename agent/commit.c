@@ -139,7 +139,7 @@ static int create_rank_file(const struct attempt *a, const struct io_ops *io, co
 int attempt_open_rank(struct attempt *a, const struct io_ops *io, uint32_t rank, int *ret_data_fd,
                       int *ret_manifest_fd, struct cairn_error *reterr) {
         char name[NAME_BYTES];
-        int data_fd, r;
+        int data_fd = -1, r;
 
         TRY(check_usable(a, "open files of a rank", reterr));
         if (rank >= a->world)

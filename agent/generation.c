@@ -258,7 +258,7 @@ static int compose_attempt(struct start *s, const struct scan_checkpoint *c,
 static int verify(void *context, const struct scan_checkpoint *c, bool *ret_flagged,
                   struct cairn_error *reterr) {
         struct start *s = context;
-        struct commit_files files;
+        struct commit_files files = {0};
 
         *ret_flagged = c->validity == CHECKPOINT_FLAGGED;
         if (!c->is_attempt)
@@ -433,7 +433,7 @@ static int publish_files(struct start *s, const char *name, const struct commit_
 
 static int roll_forward(struct start *s, const struct scan_checkpoint *c,
                         struct cairn_error *reterr) {
-        struct commit_files files;
+        struct commit_files files = {0};
         char name[NAME_BYTES];
         bool existed, gone;
 

@@ -212,7 +212,7 @@ int restore_open(struct store *store, const char *run, const char *checkpoint, i
                  int *ret_data_fds, uint32_t fds_max, uint32_t *ret_world,
                  struct cairn_error *reterr) {
         _cleanup_close_ int memfd = -1;
-        uint32_t world;
+        uint32_t world = 0;
 
         TRY(restore_open_index(store, run, checkpoint, &memfd, &world, reterr));
         TRY(restore_open_files(store, run, checkpoint, 0, world < fds_max ? world : fds_max,

@@ -9,6 +9,7 @@
 #include "agent/generation.h"
 #include "agent/recall.h"
 #include "agent/restore.h"
+#include "base/assert.h"
 #include "base/fault.h"
 #include "format/wire.h"
 
@@ -238,6 +239,7 @@ static int perform(struct child *c, struct store_message *m, struct cairn_error 
                 return 0;
         }
         TRY(open_run(c, m, &r, reterr));
+        CAIRN_ASSERT(r);
         int result = do_on_run(c, r, m, reterr);
         if (r->temporary)
                 close_run(c, r);

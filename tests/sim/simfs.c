@@ -177,6 +177,7 @@ static void entries_apply(struct entries *e, const struct change *c) {
 /* ---- inodes ---- */
 
 static size_t inode_new(struct simfs *fs, bool is_dir) {
+        /* NOLINTNEXTLINE(bugprone-sizeof-expression): an array of pointers is meant */
         struct inode **slot = APPEND(fs->inodes, fs->inode_count, fs->inode_capacity);
         *slot = calloc(1, sizeof **slot);
         CAIRN_ASSERT(*slot);
@@ -702,6 +703,7 @@ struct simfs *simfs_clone(const struct simfs *fs) {
         copy->time = fs->time;
         mark_reachable(fs, 0, reachable);
         for (size_t i = 0; i < fs->inode_count; i++)
+                /* NOLINTNEXTLINE(bugprone-sizeof-expression): likewise */
                 *APPEND(copy->inodes, copy->inode_count, copy->inode_capacity) =
                         inode_copy(reachable[i] ? fs->inodes[i] : &nothing);
         free(reachable);
