@@ -9,17 +9,18 @@
 
 #include <string.h>
 
-#define DATA_MAGIC "CAIRNDAT"
 #define DATA_VERSION 1
 #define RUN_OFFSET 40
 #define ZEROS_OFFSET (RUN_OFFSET + RUN_NAME_BYTES_MAX)
 #define CRC_OFFSET (DATA_BLOCK_BYTES - 4)
 
+static const uint8_t magic[8] = {'C', 'A', 'I', 'R', 'N', 'D', 'A', 'T'};
+
 void data_header_write(void *block, const struct data_header *h) {
         uint8_t *p = block;
 
         memset(p, 0, DATA_BLOCK_BYTES);
-        memcpy(p, DATA_MAGIC, 8);
+        memcpy(p, magic, sizeof magic);
         store_le32(p + 8, DATA_VERSION);
         store_le32(p + 12, h->rank);
         store_le64(p + 16, h->generation);
@@ -41,7 +42,7 @@ int data_header_read(const void *block, const char *object, struct data_header *
         const uint8_t *p = block;
         struct data_header h = {0};
 
-        if (memcmp(p, DATA_MAGIC, 8) != 0)
+        if (memcmp(p, magic, sizeof magic) != 0)
                 return fail(reterr, CAIRN_ERR_CORRUPT, object, 0, "it is no data file of Cairn's");
         if (load_le32(p + CRC_OFFSET) != crc32c(0, p, CRC_OFFSET))
                 return fail(reterr, CAIRN_ERR_CORRUPT, object, CRC_OFFSET, "the checksum differs");

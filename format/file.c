@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FILE_MAGIC "CAIRNFMT"
 #define HEADER_BYTES 64
 #define SECTION_HEADER_BYTES 16
 #define PAGE_BYTES (1 * MiB) /* a page ends with the record that reaches this */
@@ -23,6 +22,8 @@
  * tensor of 30 bytes becomes a struct of 180); only a file made to hurt takes more. */
 #define UNPACK_FACTOR 64
 #define UNPACK_BYTES_MIN (64 * KiB)
+
+static const uint8_t magic[8] = {'C', 'A', 'I', 'R', 'N', 'F', 'M', 'T'};
 
 /* ---- the tables ---- */
 
@@ -103,13 +104,13 @@ static ProtobufCMessage **content_array(const struct file_content *content, uint
         const char *base = (const char *) content;
         memcpy(ret_count, base + rows[type].count_offset, sizeof *ret_count);
         ProtobufCMessage **array;
-        memcpy(&array, base + rows[type].content_offset, sizeof array);
+        memcpy(&array, base + rows[type].content_offset, sizeof(void *));
         return array;
 }
 
 static ProtobufCMessage *content_one(const struct file_content *content, uint32_t type) {
         ProtobufCMessage *message;
-        memcpy(&message, (const char *) content + rows[type].content_offset, sizeof message);
+        memcpy(&message, (const char *) content + rows[type].content_offset, sizeof(void *));
         return message;
 }
 
@@ -127,6 +128,7 @@ struct writer {
         struct page *pages; /* of the tensors, for the directory */
         size_t page_count;
         uint32_t *sizes; /* of the paged type at hand */
+        int status;      /* of the last section_begin */
         struct cairn_error *reterr;
 };
 
@@ -160,22 +162,25 @@ static uint64_t padded(uint64_t bytes) {
         return (bytes + 7) & ~UINT64_C(7);
 }
 
-/* Room for a section whose payload has exactly these bytes; the caller fills *ret and then calls
- * section_end. */
-static int section_begin(struct writer *w, uint32_t type, uint64_t bytes, uint8_t **ret) {
-        if (bytes > FILE_SECTION_BYTES_MAX)
-                return error_set(
+/* Room for a section whose payload has exactly these bytes: the caller fills it and then calls
+ * section_end. NULL: w->status says why. */
+static uint8_t *section_begin(struct writer *w, uint32_t type, uint64_t bytes) {
+        if (bytes > FILE_SECTION_BYTES_MAX) {
+                w->status = error_set(
                         w->reterr, CAIRN_ERR_NOMEM, "write file", file_kind_name(w->content->kind),
                         "section %" PRIu32 " (%s) would have %" PRIu64 " bytes, more than %" PRIu64,
                         w->section_count, section_name(type), bytes, FILE_SECTION_BYTES_MAX);
-        TRY(reserve(w, SECTION_HEADER_BYTES + (size_t) padded(bytes)));
+                return NULL;
+        }
+        w->status = reserve(w, SECTION_HEADER_BYTES + (size_t) padded(bytes));
+        if (w->status < 0)
+                return NULL;
         uint8_t *header = w->bytes + w->count;
         store_le32(header, type);
         store_le32(header + 4, 0);
         store_le64(header + 8, bytes);
         memset(header + SECTION_HEADER_BYTES + bytes, 0, (size_t) (padded(bytes) - bytes));
-        *ret = header + SECTION_HEADER_BYTES;
-        return 0;
+        return header + SECTION_HEADER_BYTES;
 }
 
 static void section_end(struct writer *w) {
@@ -188,9 +193,10 @@ static void section_end(struct writer *w) {
 }
 
 static int write_message(struct writer *w, uint32_t type, const ProtobufCMessage *message) {
-        uint8_t *payload;
+        uint8_t *payload = section_begin(w, type, protobuf_c_message_get_packed_size(message));
 
-        TRY(section_begin(w, type, protobuf_c_message_get_packed_size(message), &payload));
+        if (!payload)
+                return w->status;
         (void) protobuf_c_message_pack(message, payload);
         section_end(w);
         return 0;
@@ -234,11 +240,12 @@ static int plan_pages(struct writer *w, uint32_t type) {
 static int write_pages(struct writer *w, uint32_t type) {
         size_t count;
         ProtobufCMessage **items = content_array(w->content, type, &count);
-        uint8_t *payload;
 
         for (size_t p = 0; p < w->page_count; p++) {
                 const struct page *page = &w->pages[p];
-                TRY(section_begin(w, type, page->bytes, &payload));
+                uint8_t *payload = section_begin(w, type, page->bytes);
+                if (!payload)
+                        return w->status;
                 for (size_t i = page->first; i < page->first + page->count; i++) {
                         *payload++ = 1 << 3 | 2; /* field 1, length-delimited */
                         uint64_t v = w->sizes[i];
@@ -259,14 +266,15 @@ static int write_pages(struct writer *w, uint32_t type) {
 static int write_directory(struct writer *w) {
         size_t count;
         ProtobufCMessage **tensors = content_array(w->content, SECTION_TENSORS, &count);
-        _cleanup_free_ Cairn__Format__PageRef *refs = calloc(w->page_count + 1, sizeof *refs);
-        _cleanup_free_ Cairn__Format__PageRef **pointers =
-                calloc(w->page_count + 1, sizeof(Cairn__Format__PageRef *));
+        /* One block: the references, and behind them the pointers that protobuf-c wants. */
+        size_t slots = w->page_count + 1;
+        _cleanup_free_ Cairn__Format__PageRef *refs = calloc(slots, sizeof *refs + sizeof(void *));
         Cairn__Format__PageDirectory directory = CAIRN__FORMAT__PAGE_DIRECTORY__INIT;
         uint64_t bytes = 0, packed = 0;
 
-        if (!refs || !pointers)
-                return no_memory(w, w->page_count * (sizeof *refs + sizeof(void *)));
+        if (!refs)
+                return no_memory(w, slots * (sizeof *refs + sizeof(void *)));
+        Cairn__Format__PageRef **pointers = (void *) (refs + slots);
         directory.pages = pointers;
         directory.n_pages = w->page_count;
         do {
@@ -331,7 +339,7 @@ static void write_header(struct writer *w) {
         uint8_t *header = w->bytes;
 
         memset(header, 0, HEADER_BYTES);
-        memcpy(header, FILE_MAGIC, 8);
+        memcpy(header, magic, sizeof magic);
         store_le32(header + 8, FILE_VERSION);
         store_le32(header + 12, w->content->kind);
         store_le64(header + 16, FILE_FEATURES_COMPAT);
@@ -352,7 +360,7 @@ int file_write_unchecked(const struct file_content *content, void **ret, size_t 
                         r = write_row(&w, type);
         free(w.sizes);
         free(w.pages);
-        if (r < 0) {
+        if (r < 0 || !w.bytes) {
                 free(w.bytes);
                 return r;
         }
@@ -410,7 +418,7 @@ static int read_header(struct reader *rd, enum file_kind expected) {
         if (rd->count < HEADER_BYTES)
                 return fail_at(rd, CAIRN_ERR_CORRUPT, operation, rd->count,
                                "the file is shorter than its header");
-        if (memcmp(h, FILE_MAGIC, 8) != 0)
+        if (memcmp(h, magic, sizeof magic) != 0)
                 return fail_at(rd, CAIRN_ERR_CORRUPT, operation, 0, "it is no file of Cairn's");
         if (load_le32(h + 60) != crc32c(0, h, 60))
                 return fail_at(rd, CAIRN_ERR_CORRUPT, operation, 60, "the checksum differs");
@@ -526,7 +534,7 @@ static int unpack_sections(struct reader *rd) {
         ProtobufCAllocator allocator = {budget_alloc, budget_free, &rd->budget};
         void *memory;
 
-        TRY(read_allocate(rd, rd->section_count, sizeof *rd->messages, &memory));
+        TRY(read_allocate(rd, rd->section_count, sizeof(void *), &memory));
         rd->messages = memory;
         for (uint32_t i = 0; i < rd->section_count; i++) {
                 const struct section_place *place = &rd->sections[i];
@@ -553,7 +561,7 @@ static ProtobufCMessage **page_items(const ProtobufCMessage *page, size_t *ret_c
         ProtobufCMessage **items;
 
         memcpy(ret_count, base + field->quantifier_offset, sizeof *ret_count);
-        memcpy(&items, base + field->offset, sizeof items);
+        memcpy(&items, base + field->offset, sizeof(void *));
         return items;
 }
 
@@ -576,7 +584,7 @@ static int gather(struct reader *rd, uint32_t type, struct file_content *ret) {
         }
         if (row->shape == SHAPE_ONE && row->content_offset == SIZE_MAX)
                 return 0;
-        TRY(read_allocate(rd, total, sizeof(ProtobufCMessage *), &memory));
+        TRY(read_allocate(rd, total, sizeof(void *), &memory));
         ProtobufCMessage **array = memory;
         for (uint32_t i = 0; i < rd->section_count; i++) {
                 if (rd->sections[i].type != type)
@@ -587,16 +595,16 @@ static int gather(struct reader *rd, uint32_t type, struct file_content *ret) {
                 }
                 ProtobufCMessage **items = page_items(rd->messages[i], &count);
                 if (count > 0)
-                        memcpy(array + n, items, count * sizeof(ProtobufCMessage *));
+                        memcpy(array + n, items, count * sizeof(void *));
                 n += count;
         }
         char *base = (char *) ret;
         if (row->shape == SHAPE_ONE) {
                 if (total > 0)
-                        memcpy(base + row->content_offset, &array[0], sizeof array[0]);
+                        memcpy(base + row->content_offset, &array[0], sizeof(void *));
                 return 0;
         }
-        memcpy(base + row->content_offset, &array, sizeof array);
+        memcpy(base + row->content_offset, &array, sizeof(void *));
         memcpy(base + row->count_offset, &total, sizeof total);
         return 0;
 }

@@ -68,7 +68,7 @@ int layout_assign(struct file_content *inventory, uint32_t rank, struct arena *a
                         return fail(reterr, CAIRN_ERR_API, operation, t, "%s", why);
                 const struct dtype_info *stored = dtype_info(t->stored_dtype);
                 const struct dtype_info *runtime = dtype_info(t->runtime_dtype);
-                /* room for the runtime type: a lossy form that over- or underflows falls back to it */
+                /* Room for the runtime type: a lossy form that over- or underflows falls back. */
                 if (!stored || !runtime || !mul_checked(elements, stored->bytes, &bytes) ||
                     !mul_checked(elements,
                                  runtime->bytes > stored->bytes ? runtime->bytes : stored->bytes,
@@ -146,11 +146,15 @@ int layout_elect_owners(const uint64_t *bytes, const char *const *names, size_t 
         if (world == 0 || world > RANK_COUNT_MAX)
                 return error_set(reterr, CAIRN_ERR_API, operation, "tensors",
                                  "%" PRIu32 " ranks are not 1 to %d", world, RANK_COUNT_MAX);
-        _cleanup_free_ struct candidate *order = calloc(count ? count : 1, sizeof *order);
-        _cleanup_free_ struct load *heap = calloc(world, sizeof *heap);
-        if (!order || !heap)
+        uint64_t bytes_needed;
+        if (!mul_checked(count, sizeof(struct candidate), &bytes_needed) ||
+            !add_checked(bytes_needed, world * sizeof(struct load), &bytes_needed))
+                bytes_needed = SIZE_MAX;
+        _cleanup_free_ struct candidate *order = calloc(1, (size_t) bytes_needed);
+        if (!order)
                 return error_set(reterr, CAIRN_ERR_NOMEM, operation, "tensors",
                                  "there is no memory for %zu candidates", count);
+        struct load *heap = (void *) (order + count); /* behind them in the same block */
         for (size_t i = 0; i < count; i++)
                 order[i] = (struct candidate){bytes[i], names ? names[i] : NULL, i};
         for (uint32_t rank = 0; rank < world; rank++)
@@ -176,14 +180,14 @@ static int compare_flat(const void *a, const void *b) {
 }
 
 static int check_flat(const Tensor *t, uint64_t elements, struct cairn_error *reterr) {
-        _cleanup_free_ Extent **sorted = calloc(t->n_extents, sizeof *sorted);
+        _cleanup_free_ Extent **sorted = calloc(t->n_extents, sizeof(void *));
         uint64_t next = 0;
 
         if (!sorted)
                 return fail(reterr, CAIRN_ERR_NOMEM, coverage_operation, t,
                             "there is no memory for %zu parts", t->n_extents);
-        memcpy(sorted, t->extents, t->n_extents * sizeof *sorted);
-        qsort(sorted, t->n_extents, sizeof *sorted, compare_flat);
+        memcpy(sorted, t->extents, t->n_extents * sizeof(void *));
+        qsort(sorted, t->n_extents, sizeof(void *), compare_flat);
         for (size_t i = 0; i < t->n_extents; i++) {
                 const Shard *s = sorted[i]->shard;
                 if (s->flat_start != next)

@@ -270,8 +270,8 @@ static int merge_lists(struct merge *m, struct file_content *index) {
 
         for (uint32_t rank = 0; rank < m->world; rank++)
                 chunks += m->manifests[rank]->chunk_crcs_count;
-        index->states = allocate(m, m->world, sizeof *index->states);
-        index->chunk_crcs = allocate(m, chunks, sizeof *index->chunk_crcs);
+        index->states = allocate(m, m->world, sizeof(void *));
+        index->chunk_crcs = allocate(m, chunks, sizeof(void *));
         if (!index->states || !index->chunk_crcs)
                 return no_memory(m);
         index->state_count = m->world;

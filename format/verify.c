@@ -307,13 +307,11 @@ struct checking {
         const char *name, *run;
         struct arena arena;
         struct file_content index, commit;
-        struct verify_manifest *manifests;
+        struct verify_manifest *manifests; /* by rank, in the arena */
         struct file_content **contents;
 };
 
 static void checking_done(struct checking *c) {
-        free(c->manifests);
-        free(c->contents);
         arena_done(&c->arena);
 }
 
@@ -323,8 +321,8 @@ static int check_manifests(struct checking *c, struct cairn_error *reterr) {
         struct file_content merged;
         char path[VERIFY_PATH_BYTES];
 
-        c->manifests = calloc(world, sizeof *c->manifests);
-        c->contents = calloc(world, sizeof(struct file_content *));
+        c->manifests = arena_alloc(&c->arena, world * sizeof *c->manifests, 16);
+        c->contents = arena_alloc(&c->arena, world * sizeof(void *), 16);
         if (!c->manifests || !c->contents)
                 return error_set_errno(reterr, ENOMEM, "check checkpoint", c->name);
         for (uint32_t rank = 0; rank < world; rank++) {

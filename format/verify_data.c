@@ -20,6 +20,7 @@ struct span {
 };
 struct scanner {
         const char *path;
+        uint8_t *chunk;
         struct span *spans; /* by offset */
         size_t count, at;   /* at: the first one that does not end before the position */
         uint32_t crc;       /* of the part of spans[at] that was seen */
@@ -107,7 +108,8 @@ static int list_spans(struct scanner *s, const struct file_content *manifest) {
         for (size_t i = 0; i < manifest->tensor_count; i++)
                 s->count += manifest->tensors[i]->n_extents;
         s->spans = calloc(s->count ? s->count : 1, sizeof *s->spans);
-        if (!s->spans)
+        s->chunk = malloc(DATA_CHUNK_BYTES);
+        if (!s->spans || !s->chunk)
                 return error_set_errno(s->reterr, ENOMEM, "check data", s->path);
         for (size_t i = 0; i < manifest->tensor_count; i++)
                 for (size_t k = 0; k < manifest->tensors[i]->n_extents; k++)
@@ -120,21 +122,18 @@ static int list_spans(struct scanner *s, const struct file_content *manifest) {
 static int scan_file(struct scanner *s, const struct io_ops *io, int fd,
                      const struct file_content *manifest) {
         uint64_t data_bytes = manifest->head->data_bytes;
-        _cleanup_free_ uint8_t *chunk = malloc(DATA_CHUNK_BYTES);
 
-        if (!chunk)
-                return error_set_errno(s->reterr, ENOMEM, "check data", s->path);
         for (size_t i = 0; i < manifest->chunk_crcs_count; i++) {
                 const Cairn__Format__ChunkCrcs *crcs = manifest->chunk_crcs[i];
                 for (size_t k = 0; k < crcs->n_crc32c; k++) {
                         uint64_t offset = (crcs->first_chunk + k) * DATA_CHUNK_BYTES;
                         uint64_t left = data_bytes - offset;
                         size_t count = (size_t) (left < DATA_CHUNK_BYTES ? left : DATA_CHUNK_BYTES);
-                        TRY(io_read_exact(io, fd, chunk, count, offset, s->path, s->reterr));
-                        bool same = crc32c(0, chunk, count) == crcs->crc32c[k];
+                        TRY(io_read_exact(io, fd, s->chunk, count, offset, s->path, s->reterr));
+                        bool same = crc32c(0, s->chunk, count) == crcs->crc32c[k];
                         /* The header was checked; tensors first, since their names say more. */
                         size_t skip = offset == 0 ? DATA_BLOCK_BYTES : 0;
-                        TRY(scan_bytes(s, chunk + skip, count - skip, offset + skip));
+                        TRY(scan_bytes(s, s->chunk + skip, count - skip, offset + skip));
                         if (!same)
                                 return fail_at(s, offset, "the checksum of the chunk differs");
                 }
@@ -156,6 +155,7 @@ int verify_data(const struct io_ops *io, int run_dirfd, const char *directory,
         if (r == 0)
                 r = scan_file(&s, io, fd, manifest);
         free(s.spans);
+        free(s.chunk);
         (void) io->close(io->context, fd);
         return r;
 }

@@ -19,7 +19,7 @@ void *sample_memory(struct sample *f, size_t bytes) {
 ProtobufCBinaryData sample_text(struct sample *f, const char *text) {
         size_t bytes = strlen(text);
         uint8_t *copy = sample_memory(f, bytes + 1);
-        memcpy(copy, text, bytes);
+        memcpy(copy, text, bytes + 1);
         return (ProtobufCBinaryData){bytes, copy};
 }
 
@@ -302,7 +302,7 @@ void sample_attempt(int run_fd, const char *directory, const char *run, uint64_t
 void sample_commit(int fd, struct sample *f, struct file_content *const *manifests,
                    const char *parent) {
         Cairn__Format__Commit commit = CAIRN__FORMAT__COMMIT__INIT;
-        struct file_content index, ignored;
+        struct file_content index = {0}, ignored;
         struct cairn_error e = CAIRN_ERROR_INIT;
         uint32_t world = manifests[0]->head->world;
         char name[NAME_BYTES];
@@ -377,4 +377,17 @@ void sample_store_marker(int store_fd) {
         marker.time_ns = TIME_NS;
         sample_write_content(store_fd, STORE_MARKER_NAME,
                              &(struct file_content){.kind = FILE_STORE, .store = &marker});
+}
+
+void sample_copy(const char *from, const char *to) {
+        int status;
+        pid_t child = fork();
+
+        assert_true(child >= 0);
+        if (child == 0) {
+                (void) execlp("cp", "cp", "-r", "-T", from, to, (char *) NULL);
+                _exit(127);
+        }
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(status, 0);
 }

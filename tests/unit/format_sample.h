@@ -61,6 +61,8 @@ void sample_commit(int fd, struct sample *f, struct file_content *const *manifes
 void sample_mark(int run_fd, const char *name, enum file_mark kind, const char *reason,
                  int64_t step, uint64_t generation);
 void sample_store_marker(int store_fd);
+/* A folder with all in it; onto the target where that exists. */
+void sample_copy(const char *from, const char *to);
 void sample_write(int dirfd, const char *name, const void *bytes, size_t count);
 void sample_write_content(int dirfd, const char *name, const struct file_content *content);
 

@@ -452,6 +452,7 @@ static void b58_random_changes(void **state) {
 
         standard(&s);
         write_sample(&s, true);
+        assert_true(written_bytes > 0);
         uint8_t *copy = malloc(written_bytes);
         assert_non_null(copy);
         for (long round = 0; round < rounds; round++) {
@@ -481,7 +482,7 @@ static int read_one_section(enum file_kind kind, uint32_t type, const uint8_t *p
         uint8_t *file = calloc(1, count);
 
         assert_non_null(file);
-        memcpy(file, "CAIRNFMT", 8);
+        memcpy(file, (const uint8_t[]){'C', 'A', 'I', 'R', 'N', 'F', 'M', 'T'}, 8);
         store_le32(file + 8, 1);
         store_le32(file + 12, kind);
         store_le32(file + 32, 1);
@@ -497,24 +498,25 @@ static int read_one_section(enum file_kind kind, uint32_t type, const uint8_t *p
         return r;
 }
 
+static void repeat(uint8_t *target, size_t bytes, const uint8_t *unit, size_t unit_bytes) {
+        for (size_t i = 0; i + unit_bytes <= bytes; i += unit_bytes)
+                memcpy(target + i, unit, unit_bytes);
+}
+
 /* Two bytes a record: each would become a struct a hundred times as large. */
 static void b58_memory_is_bounded_by_the_file(void **state) {
         enum { BYTES = 8 << 20 };
         uint8_t *payload = malloc(BYTES);
 
         assert_non_null(payload);
-        for (size_t i = 0; i < BYTES; i += 2)
-                memcpy(payload + i, "\x82\x01" + 0, 2); /* field 16, empty: Head.texts */
-        for (size_t i = 0; i + 3 <= BYTES; i += 3)
-                memcpy(payload + i, "\x82\x01\x00", 3);
+        repeat(payload, BYTES, (const uint8_t[]){0x82, 0x01, 0}, 3); /* Head.texts, empty */
         assert_int_equal(read_one_section(FILE_COMMIT, SECTION_HEAD, payload, BYTES / 3 * 3),
                          CAIRN_ERR_CORRUPT);
-        for (size_t i = 0; i < BYTES; i += 2)
-                memcpy(payload + i, "\x42\x00",
-                       2); /* Generation.members is 4; 8 is from the future */
-        (void) read_one_section(FILE_GENERATION, SECTION_GENERATION, payload, BYTES);
-        for (size_t i = 0; i < BYTES; i += 2)
-                memcpy(payload + i, "\x22\x00", 2); /* members, empty */
+        repeat(payload, BYTES, (const uint8_t[]){0xa2, 0x06, 0},
+               3); /* field 100: from the future */
+        assert_int_equal(read_one_section(FILE_COMMIT, SECTION_HEAD, payload, BYTES / 3 * 3),
+                         CAIRN_ERR_CORRUPT);
+        repeat(payload, BYTES, (const uint8_t[]){0x22, 0}, 2); /* Generation.members, empty */
         assert_int_equal(read_one_section(FILE_GENERATION, SECTION_GENERATION, payload, BYTES),
                          CAIRN_ERR_CORRUPT);
         assert_non_null(strstr(error.message, "far more memory"));

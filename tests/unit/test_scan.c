@@ -22,13 +22,10 @@ static int begin(void **state) {
 }
 
 static int end(void **state) {
-        char command[300];
-
         run_scan_done(&scan);
         (void) close(run_fd);
         (void) close(store_fd);
-        (void) snprintf(command, sizeof command, "rm -rf '%s'", store_path);
-        return system(command);
+        return 0;
 }
 
 static void look(bool digests) {
@@ -68,7 +65,7 @@ static void checkpoint(uint64_t number, int64_t step) {
 /* Change one byte of a file (or, offset -1, cut it by one). */
 static void damage(const char *path, off_t offset) {
         uint8_t byte;
-        struct stat st;
+        struct stat st = {0};
         _cleanup_close_ int fd = openat(run_fd, path, O_RDWR | O_CLOEXEC);
 
         assert_true(fd >= 0 && fstat(fd, &st) == 0);
@@ -395,7 +392,7 @@ static void test_marks(void **state) {
 /* ---- B56 ---- */
 
 static void b56_moved_and_copied(void **state) {
-        char command[1000], other[300];
+        char other[300];
         int fd;
 
         generation(1, 2, NULL);
@@ -403,9 +400,8 @@ static void b56_moved_and_copied(void **state) {
         generation(2, 2, "000000000100-g0001");
         checkpoint(2, 200);
         (void) snprintf(other, sizeof other, "%s-copy", store_path);
-        (void) snprintf(command, sizeof command, "cp -r '%s' '%s' && rm -rf '%s/%s'", store_path,
-                        other, store_path, RUN);
-        assert_int_equal(system(command), 0);
+        sample_copy(store_path, other);
+        assert_int_equal(renameat(store_fd, RUN, store_fd, "elsewhere"), 0);
         int copy_fd = -1;
         assert_int_equal(store_open(&io_system, other, &copy_fd, NULL), 0);
         assert_int_equal(run_open(&io_system, copy_fd, RUN, &fd, NULL), 0);
@@ -422,8 +418,6 @@ static void b56_moved_and_copied(void **state) {
         assert_true(checkpoint_check(&io_system, run_fd, "000000000300-g0002", RUN, false, NULL,
                                      NULL) < 0);
         (void) close(copy_fd);
-        (void) snprintf(command, sizeof command, "rm -rf '%s'", other);
-        assert_int_equal(system(command), 0);
 }
 
 static void test_foreign_run(void **state) {
