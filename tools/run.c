@@ -2,6 +2,7 @@
  *
  * cairn run - the options of a run; runner.c does the work.
  */
+#include "base/cleanup.h"
 #include "tools/runner.h"
 #include "tools/store_view.h"
 #include <errno.h>
@@ -73,6 +74,28 @@ static int absolute_path(const char *path, char *ret, size_t bytes, struct cairn
                              : snprintf(ret, bytes, "%s/%s", folder, path);
         if (n < 0 || (size_t) n >= bytes)
                 return error_set(reterr, CAIRN_ERR_API, "find store", path, "the path is too long");
+        return 0;
+}
+
+/* CKPT as the other commands take it: RUN, RUN@STEP and relative paths are this process's to resolve;
+ * RUN/NAME is what the agent looks up by itself. */
+static int resolve_init_from(const char *store, const char **init_from, char *text, size_t bytes,
+                             struct cairn_error *reterr) {
+        const char *slash = strchr(*init_from, '/');
+        if (**init_from == '/' || (slash && slash != *init_from && !strchr(slash + 1, '/') &&
+                                   **init_from != '.' && access(*init_from, F_OK) < 0))
+                return 0;
+        _cleanup_(store_view_done) struct store_view v = STORE_VIEW_INIT;
+        char path[PATH_MAX];
+        TRY(store_view_open_checkpoint(&v, store, *init_from, reterr));
+        TRY(absolute_path(v.path, path, sizeof path, reterr));
+        bool same = strcmp(path, store) == 0;
+        int n = snprintf(text, bytes, "%s%s%s/%s", same ? "" : path, same ? "" : "/", v.run,
+                         v.checkpoint);
+        if (n < 0 || (size_t) n >= bytes)
+                return error_set(reterr, CAIRN_ERR_API, "find checkpoint", *init_from,
+                                 "its path is too long");
+        *init_from = text;
         return 0;
 }
 
@@ -166,8 +189,11 @@ int command_run(const struct command *self, int argc, char **argv) {
         }
         o.run = a.run;
         o.command = argv + rest;
+        char init_from[2 * PATH_MAX];
         if (name_check_run(o.run, &e) < 0 ||
-            absolute_path(store_view_default(a.store), o.store, sizeof o.store, &e) < 0)
+            absolute_path(store_view_default(a.store), o.store, sizeof o.store, &e) < 0 ||
+            (o.init_from &&
+             resolve_init_from(o.store, &o.init_from, init_from, sizeof init_from, &e) < 0))
                 return command_fail(self, &e);
         return runner_main(self, &o);
 }
