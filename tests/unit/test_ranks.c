@@ -14,14 +14,15 @@ static void reap_all(struct ranks *r) {
         }
 }
 
+static char shell[] = "sh", flag[] = "-c"; /* execvp takes no constants */
+
 static void test_launcher_variables(void **state) {
-        char *command[] = {"sh", "-c",
-                           "[ \"$WORLD_SIZE:$LOCAL_WORLD_SIZE:$CAIRN_RUN:$CAIRN_RESTART_COUNT:"
-                           "$CAIRN_SOCKET:$CAIRN_STORE:$MASTER_ADDR\" = "
-                           "2:2:probe:3:/socket:/store:127.0.0.1 ] && "
-                           "[ \"$RANK\" = \"$LOCAL_RANK\" ] && [ \"$MASTER_PORT\" -gt 0 ] && "
-                           "exit $((40 + RANK))",
-                           NULL};
+        static char script[] = "[ \"$WORLD_SIZE:$LOCAL_WORLD_SIZE:$CAIRN_RUN:$CAIRN_RESTART_COUNT:"
+                               "$CAIRN_SOCKET:$CAIRN_STORE:$MASTER_ADDR\" = "
+                               "2:2:probe:3:/socket:/store:127.0.0.1 ] && "
+                               "[ \"$RANK\" = \"$LOCAL_RANK\" ] && [ \"$MASTER_PORT\" -gt 0 ] && "
+                               "exit $((40 + RANK))";
+        char *command[] = {shell, flag, script, NULL};
         struct ranks r;
         assert_int_equal(ranks_spawn(&r, 2, &environment, command, NULL), 0);
         assert_int_equal(ranks_running(&r), 2);
@@ -32,7 +33,8 @@ static void test_launcher_variables(void **state) {
 }
 
 static void test_signals_reach_the_group(void **state) {
-        char *command[] = {"sh", "-c", "sleep 100 & wait", NULL};
+        static char script[] = "sleep 100 & wait";
+        char *command[] = {shell, flag, script, NULL};
         char text[64];
         struct ranks r;
         assert_int_equal(ranks_spawn(&r, 1, &environment, command, NULL), 0);
@@ -46,7 +48,8 @@ static void test_signals_reach_the_group(void **state) {
 }
 
 static void test_unknown_program(void **state) {
-        char *command[] = {"/nonexistent/program", NULL};
+        static char program[] = "/nonexistent/program";
+        char *command[] = {program, NULL};
         struct ranks r;
         assert_int_equal(ranks_spawn(&r, 1, &environment, command, NULL), 0);
         reap_all(&r);
