@@ -453,7 +453,7 @@ static void b58_random_changes(void **state) {
         standard(&s);
         write_sample(&s, true);
         size_t count = written_bytes > 0 ? written_bytes : 1;
-        uint8_t *copy = malloc(written_bytes);
+        uint8_t *copy = malloc(count);
         assert_non_null(copy);
         for (long round = 0; round < rounds; round++) {
                 memcpy(copy, written, written_bytes);
