@@ -31,6 +31,11 @@
 #define ATTEMPT_MASK ((UINT32_C(1) << ATTEMPT_BITS) - 1)
 #define PHASE_MASK ((1u << PHASE_BITS) - 1)
 
+/* Each claim, decline and fence gets a new attempt, so that a word that was read before differs. */
+#ifndef CUT_NEXT_ATTEMPT
+#define CUT_NEXT_ATTEMPT(attempt) (((attempt) + 1) & ATTEMPT_MASK)
+#endif
+
 /* Nobody who follows the protocol can make a swap fail that often; a peer that scribbles could for
  * ever. */
 enum { SWAP_TRIES_MAX = 4096 };
@@ -151,10 +156,13 @@ int control_page_check(const struct control_page *page, uint64_t bytes,
 
 /* ---- outcomes ---- */
 
-static uint64_t outcome_pack(uint64_t seq, enum cut_outcome outcome, int status) {
-        uint32_t code = status < 0 && status > -0x10000 ? (uint32_t) -status : 0;
+/* The attempt tells two voids of one seq apart: otherwise a copier that was slow to note its claim
+ * could take the void of that claim for the one it saw before. */
+static uint64_t outcome_pack(struct cut_word word, enum cut_outcome outcome, int status) {
+        uint32_t code = status < 0 && status > -0x100 ? (uint32_t) -status : 0;
 
-        return (seq & SEQ_MAX) << 24 | ((uint64_t) outcome & 0xff) << 16 | code;
+        return (word.seq & SEQ_MAX) << 24 | ((uint64_t) outcome & 0xf) << 20 |
+               ((uint64_t) word.attempt & 0xfff) << 8 | code;
 }
 
 static uint64_t outcome_seq(uint64_t packed) {
@@ -162,7 +170,7 @@ static uint64_t outcome_seq(uint64_t packed) {
 }
 
 static enum cut_outcome outcome_kind(uint64_t packed) {
-        return (enum cut_outcome)(packed >> 16 & 0xff);
+        return (enum cut_outcome)(packed >> 20 & 0xf);
 }
 
 static _Atomic uint64_t *outcome_slot(struct control_page *page, uint64_t seq) {
@@ -186,16 +194,21 @@ static bool outcome_may_replace(uint64_t present, uint64_t next) {
         return outcome_kind(present) != CUT_COMMITTED;
 }
 
-void cut_outcome_set(struct control_page *page, uint64_t seq, enum cut_outcome outcome,
-                     int status) {
-        _Atomic uint64_t *slot = outcome_slot(page, seq);
-        uint64_t next = outcome_pack(seq, outcome, status);
+static void outcome_store(struct control_page *page, struct cut_word word, enum cut_outcome outcome,
+                          int status) {
+        _Atomic uint64_t *slot = outcome_slot(page, word.seq);
+        uint64_t next = outcome_pack(word, outcome, status);
         uint64_t present = CUT_LOAD(slot);
 
         for (int i = 0; i < SWAP_TRIES_MAX && outcome_may_replace(present, next); i++)
                 if (CUT_SWAP(slot, &present, next))
                         break;
         outcome_announce(page);
+}
+
+void cut_outcome_set(struct control_page *page, uint64_t seq, enum cut_outcome outcome,
+                     int status) {
+        outcome_store(page, (struct cut_word){.seq = seq}, outcome, status);
 }
 
 void cut_committed(struct control_page *page, uint64_t seq, int64_t step) {
@@ -222,7 +235,7 @@ enum cut_outcome cut_outcome_find(const struct control_page *page, uint64_t seq,
         if (!found)
                 return CUT_NONE;
         *ret_seq = outcome_seq(best);
-        *ret_status = -(int) (best & 0xffff);
+        *ret_status = -(int) (best & 0xff);
         return outcome_kind(best);
 }
 
@@ -297,9 +310,9 @@ static void gate_account(struct control_page *page, struct cut_gate *gate,
         }
 }
 
-static void record_void(struct control_page *page, uint64_t seq) {
+static void record_void(struct control_page *page, struct cut_word word) {
         CUT_COUNT(&page->void_count, 1);
-        cut_outcome_set(page, seq, CUT_VOID, CAIRN_ERR_VOID);
+        outcome_store(page, word, CUT_VOID, CAIRN_ERR_VOID);
 }
 
 int cut_update_begin(struct control_page *page, struct cut_gate *gate,
@@ -325,7 +338,7 @@ int cut_update_begin(struct control_page *page, struct cut_gate *gate,
                 if (swap_word(page, word, next)) {
                         *ret_expired = word.phase == CUT_COPYING;
                         if (*ret_expired)
-                                record_void(page, word.seq);
+                                record_void(page, word);
                         r = 0;
                         break;
                 }
@@ -370,6 +383,20 @@ uint64_t cut_request(struct control_page *page, bool *ret_updating) {
 
 /* ---- copier ---- */
 
+/* The gate sleeps on the word, so an answer that is no claim changes the word as well: a wake alone
+ * could come between the gate's look at answered_seq and its sleep. A newer attempt in STABLE is
+ * harmless: it is what cairnd's fence does. */
+static void nudge_gate(struct control_page *page) {
+        for (int i = 0; i < SWAP_TRIES_MAX; i++) {
+                struct cut_word word = cut_read(page);
+                struct cut_word next = {word.seq, CUT_NEXT_ATTEMPT(word.attempt), CUT_STABLE};
+
+                if (word.phase != CUT_STABLE || swap_word(page, word, next))
+                        break;
+        }
+        wake_gate(page);
+}
+
 int cut_copy_begin(struct control_page *page, bool demanded, struct cut_word *ret) {
         struct cut_word word = cut_read(page);
         uint64_t wanted = CUT_LOAD(&page->wanted_seq);
@@ -384,14 +411,17 @@ int cut_copy_begin(struct control_page *page, bool demanded, struct cut_word *re
         if (word.phase != CUT_STABLE)
                 return CAIRN_ERR_BUSY;
 
-        struct cut_word next = {word.seq, (word.attempt + 1) & ATTEMPT_MASK, CUT_COPYING};
+        struct cut_word next = {word.seq, CUT_NEXT_ATTEMPT(word.attempt), CUT_COPYING};
         uint64_t outcome = CUT_LOAD(outcome_slot(page, word.seq));
         if (!swap_word(page, word, next))
                 return CAIRN_ERR_BUSY;
         raise_to(&page->answered_seq, word.seq);
+        /* Revoked before it was answered: the gate may have gone to sleep for the answer. */
+        if (CUT_LOAD(&page->word) != cut_word_pack(next))
+                nudge_gate(page);
         /* Only over what stood there before the claim: the gate or cairnd may have voided it since,
          * and their word is the last one if this process dies here. */
-        uint64_t claimed = outcome_pack(word.seq, CUT_CLAIMED, 0);
+        uint64_t claimed = outcome_pack(next, CUT_CLAIMED, 0);
         if (outcome_may_replace(outcome, claimed) &&
             CUT_SWAP(outcome_slot(page, word.seq), &outcome, claimed))
                 outcome_announce(page);
@@ -399,9 +429,6 @@ int cut_copy_begin(struct control_page *page, bool demanded, struct cut_word *re
         return 0;
 }
 
-/* The gate sleeps on the word, so an answer that is no claim changes the word as well: a wake alone
- * could come between the gate's look at answered_seq and its sleep. A newer attempt in STABLE is
- * harmless: it is what cairnd's fence does. */
 void cut_decline(struct control_page *page, int status) {
         uint64_t wanted = CUT_LOAD(&page->wanted_seq);
 
@@ -410,14 +437,7 @@ void cut_decline(struct control_page *page, int status) {
         CUT_COUNT(&page->progress, 1);
         cut_outcome_set(page, wanted, CUT_DECLINED, status);
         raise_to(&page->answered_seq, wanted);
-        for (int i = 0; i < SWAP_TRIES_MAX; i++) {
-                struct cut_word word = cut_read(page);
-                struct cut_word next = {word.seq, (word.attempt + 1) & ATTEMPT_MASK, CUT_STABLE};
-
-                if (word.phase != CUT_STABLE || swap_word(page, word, next))
-                        break;
-        }
-        wake_gate(page);
+        nudge_gate(page);
 }
 
 bool cut_copy_continue(struct control_page *page, struct cut_word mine) {
@@ -442,7 +462,7 @@ int cut_copy_end(struct control_page *page, struct cut_word mine) {
 
 void cut_copy_abandon(struct control_page *page, struct cut_word mine) {
         if (leave_copying(page, mine))
-                record_void(page, mine.seq);
+                record_void(page, mine);
 }
 
 /* ---- cairnd ---- */
@@ -454,12 +474,12 @@ bool cut_copy_revoke(struct control_page *page) {
                 if (word.phase == CUT_COPYING) {
                         if (!leave_copying(page, word))
                                 continue;
-                        record_void(page, word.seq);
+                        record_void(page, word);
                         return true;
                 }
                 if (word.phase != CUT_STABLE)
                         return false; /* the next STABLE has another seq */
-                struct cut_word next = {word.seq, (word.attempt + 1) & ATTEMPT_MASK, CUT_STABLE};
+                struct cut_word next = {word.seq, CUT_NEXT_ATTEMPT(word.attempt), CUT_STABLE};
                 if (swap_word(page, word, next)) {
                         wake_gate(page);
                         return false;

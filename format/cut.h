@@ -56,8 +56,8 @@ struct cut_word {
         enum cut_phase phase;
 };
 
-/* What became of the cut at one seq; stored as seq:40 | outcome:8 | -status:16 in one atomic. A later
- * stage replaces an earlier one at the same seq. */
+/* What became of the cut at one seq; stored as seq:40 | outcome:4 | attempt:12 | -status:8 in one atomic.
+ * A later stage replaces an earlier one at the same seq. */
 enum cut_outcome {
         CUT_NONE = 0,
         CUT_CLAIMED = 1,   /* being copied, or copied and being written */
