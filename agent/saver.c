@@ -176,9 +176,21 @@ static int write_cut(struct saver *s, const struct copied *copied) {
         m.bytes = written.bytes;
         m.non_finite_count = written.non_finite_count;
         memcpy(m.data_uuid, written.data_uuid, sizeof m.data_uuid);
+        if (m.status < 0)
+                s->any_valid = false; /* cairnd may ask for this very cut again */
         add_warning(s, &m);
         disarm(s);
         return send_message(s, &m);
+}
+
+/* A demand that was declined before finds the trainer inside an update: the request is raised again, so that the
+ * update's end rings. False if it has ended meanwhile. */
+static bool will_ring(struct saver *s) {
+        bool updating;
+
+        if (s->take_wanted)
+                (void) cut_request(s->page, &updating);
+        return !s->take_wanted || updating;
 }
 
 /* Take a cut if one is wanted and can be taken; else say so where somebody waits for the answer. */
@@ -192,6 +204,8 @@ static int try_cut(struct saver *s) {
         struct saver_message m = {.error = CAIRN_ERROR_INIT, .attempt = s->attempt};
         struct copied copied = {.payload = s->payload};
         int r = copier_take(s->page, &s->source, &s->staging, s->take_wanted, &copied, &m.error);
+        if (r == CAIRN_ERR_BUSY && !will_ring(s))
+                r = copier_take(s->page, &s->source, &s->staging, true, &copied, &m.error);
         if (r == CAIRN_ERR_BUSY)
                 return 0; /* inside an update: its end rings */
         m.seq = copied.word.seq;

@@ -86,6 +86,22 @@ static int prepare_image(struct writer *w, struct cairn_error *reterr) {
 
 /* ---- data ---- */
 
+/* Where a NaN or an infinity means that training has gone wrong. Elsewhere it may belong there: masks are full of minus
+ * infinity. */
+static bool must_be_finite(const Cairn__Format__Tensor *t) {
+        switch (t->role) {
+        case CAIRN_PARAMETER:
+        case CAIRN_MASTER:
+        case CAIRN_MOMENT1:
+        case CAIRN_MOMENT2:
+        case CAIRN_MOMENT_OTHER:
+        case CAIRN_EMA:
+                return dtype_info(t->stored_dtype)->is_float;
+        default:
+                return false;
+        }
+}
+
 /* CRC and scan of the parts of tensors that lie in [from, to). Chunks begin at multiples of the largest element. */
 static void checksum_tensors(struct writer *w, uint64_t from, uint64_t to) {
         const struct source *s = w->source;
@@ -102,7 +118,7 @@ static void checksum_tensors(struct writer *w, uint64_t from, uint64_t to) {
                         w->tensor_non_finite = false;
                 }
                 e->crc32c = crc32c(e->crc32c, data, part_to - part_from);
-                if (stored->is_float && !w->tensor_non_finite)
+                if (!w->tensor_non_finite && must_be_finite(record))
                         w->tensor_non_finite =
                                 dtype_non_finite_count(data, record->stored_dtype,
                                                        (part_to - part_from) / stored->bytes) > 0;
