@@ -36,6 +36,8 @@ struct saver {
         bool take_wanted;
         uint64_t valid_seq; /* of the newest valid cut */
         bool any_valid;
+        uint64_t claim_seq; /* how often this seq was claimed: the attempt must not wrap within one */
+        uint32_t claim_count;
         unsigned char *payload;
         /* a restore that waits for its files */
         int plan_fd;
@@ -193,11 +195,20 @@ static bool will_ring(struct saver *s) {
         return !s->take_wanted || updating;
 }
 
+/* A stale copier is told by the attempt, which wraps after 2^22 claims at one seq (cut.h). */
+static bool may_claim(struct saver *s) {
+        uint64_t seq = cut_read(s->page).seq;
+        if (seq != s->claim_seq)
+                s->claim_count = 0;
+        s->claim_seq = seq;
+        return s->claim_count++ < CUT_CLAIMS_PER_SEQ_MAX;
+}
+
 /* Take a cut if one is wanted and can be taken; else say so where somebody waits for the answer. */
 static int try_cut(struct saver *s) {
         if (!s->page || (!wanted(s) && !s->take_wanted))
                 return 0;
-        if (!s->armed || s->source.seal == 0 || !s->staging.base) {
+        if (!s->armed || s->source.seal == 0 || !s->staging.base || !may_claim(s)) {
                 decline_if_wanted(s);
                 return 0;
         }

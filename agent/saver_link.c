@@ -225,7 +225,7 @@ static _Noreturn void become_saver(int socket, const char *program, pid_t parent
         (void) sigprocmask(SIG_SETMASK, &none, NULL);
         /* Its own group: a Ctrl-C at the terminal is the trainers' and the runner's affair. */
         (void) setpgid(0, 0);
-        (void) prctl(PR_SET_PDEATHSIG, SIGTERM);
+        (void) prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent)
                 _exit(0);
         if (socket == SAVER_SOCKET_FD)

@@ -22,7 +22,7 @@
 #define SLAB_BYTES_MAX (UINT64_C(1) << 44)
 #define TENSOR_ALIGNMENT 256
 #define HOST_STATE_VALUES_MAX 65536
-#define HOST_STATE_BYTES_MAX (64 * MiB)
+#define HOST_STATE_BYTES_MAX (32 * MiB) /* with its names it fits one section */
 #define INVENTORY_BYTES_MAX (UINT64_C(1) << 32)
 
 /* the format */
