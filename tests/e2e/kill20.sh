@@ -28,6 +28,6 @@ for dtype in fp32 bf16; do
         same_log "$work/reference-$dtype.log" "$work/killed-$dtype.log"
         [ "$(grep -c 'restart [0-9]* from step' "$output")" -eq $kills ] ||
                 die "there were not $kills restarts"
-        # What each kill cost: with a cut at any instant at most the update that was under way.
+
         ok "d $dtype: killed at steps ${killed[*]}; all log lines equal"
 done

@@ -168,8 +168,9 @@ pid_of() { # kind: waits for one; sets $pid
 }
 # SIGKILL to `cairn run` and everything below it: the machine is gone.
 kill_all() {
+        disown "$runner" # no note about its end
         "$helpers/process" "$runner" kill-tree
-        { wait "$runner" || true; } 2>/dev/null
+        wait_for 10 gone "$runner"
 }
 
 # try CODE PATTERN command...: exit status and what it says (extended regular expression, both streams).
@@ -197,8 +198,13 @@ steps_of() {
         "$cairn" list "$1" --json | "$helpers/json" 'checkpoints.*.lineage&attempt&step' |
                 awk '$1 == "true" && $2 == "false" { print $3 }'
 }
+# The newest that a resume would take: also an attempt that the next start commits (".pending-…").
 newest_of() {
         "$cairn" list "$1" --json | "$helpers/json" 'checkpoints.*.newest&checkpoint' |
+                awk '$1 == "true" { print $2 }'
+}
+newest_step_of() {
+        "$cairn" list "$1" --json | "$helpers/json" 'checkpoints.*.newest&step' |
                 awk '$1 == "true" { print $2 }'
 }
 

@@ -61,7 +61,7 @@ identity() { # pattern, what, trainer's options
         ok "RESUME-6 $what: 78"
 }
 identity 'config\.width' "another model" --width 32
-identity 'data\.(vocabulary|fingerprint)' "other data" --data "$BUILD/../LICENSE"
+identity 'data\.(vocabulary|fingerprint)' "other data" --data LICENSE
 identity 'config\.lr' "another rate (RESUME-10)" --lr 0.5
 # Nothing of these starts is committed: the checkpoints are those from before.
 [ "$(steps_of open | tr '\n' ' ')" = "10 20 " ] || die "steps of open: $(steps_of open | tr '\n' ' ')"

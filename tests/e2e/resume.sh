@@ -30,7 +30,6 @@ crc() { # checkpoint, tensor: its checksum
 tensor=$("$cairn" inspect base@20 --tensors --json | json 'tensors.*.role&name' |
         sed -n 's/^parameter //p' | head -n 1)
 [ "$(crc warm@0 "$tensor")" = "$(crc base@20 "$tensor")" ] || die "init-from: $tensor was not taken"
-run zero --every 10m -- "${tiny[@]}" "${args[@]}" --stop-at 1
 "$cairn" inspect warm@0 --tensors --json | json 'tensors.*.name&true_step' | grep -E '\.step ' |
         grep -qv ' 0$' && die "init-from: an optimizer step is not 0"
 [ "$(crc warm@0 "$tensor.moment1")" != "$(crc base@20 "$tensor.moment1")" ] || die "init-from: moments were taken"
@@ -116,7 +115,7 @@ SEED_FLIPS=$((SEED % 1000000))
 ok "RESUME-43 $(tail -n 1 "$work/flip.out"), seed $SEED_FLIPS"
 
 # A damaged newest one: the next older valid one, said so, never fresh.
-run falls --every 10steps -- "${tiny[@]}" --steps 40 --stop-at 30
+run falls --every 10steps -- "${tiny[@]}" --steps 40 --stop-at 30 --step-ms 8
 printf 'x' | dd of="$CAIRN_STORE/falls/000000000030-g0001/INDEX" bs=1 seek=100 conv=notrunc status=none
 : >"$work/falls.out"
 run falls --mode resume -- "${tiny[@]}" --steps 40
@@ -145,7 +144,7 @@ ok "RESUME-45 a finished run goes on to step 40 with --from 30 --override config
 args=(--layers 4 --width 256 --heads 4 --context 16 --batch 1 --steps 4)
 big=("$train" --data "$work/text" --quiet "${args[@]}")
 peak() { # file with the lines of /proc/PID/status
-        sed -n 's/^VmHWM: *\([0-9]*\) kB/\1/p' "$1"
+        sed -n 's/^VmHWM:[[:space:]]*\([0-9]*\) kB/\1/p' "$1"
 }
 start big --every 10m -- "${big[@]}" --stall-step 3 --stall-ms 2000 --stop-at 3
 wait_step "$work/big.log" 2 20

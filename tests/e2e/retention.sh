@@ -8,30 +8,31 @@
 kept() {
         steps_of "$1" | tr '\n' ' '
 }
-run numbers --every 1step --keep-last 3 -- "${tiny[@]}" --steps 11 --step-ms 30
-[ "$(kept numbers)" = "9 10 11 " ] || die "kept $(kept numbers), not 9 10 11"
-run hundred --every 1step --keep-last 3 -- "${tiny[@]}" --steps 101 --step-ms 12
-[ "$(kept hundred)" = "99 100 101 " ] || die "kept $(kept hundred), not 99 100 101"
-ok "B52 keep 3 of 8, 9, 10, 11 and around 99/100: the highest stay, the newest is $(newest_of hundred)"
+# Wide periods, so that a slow disk does not make a scheduled one be skipped.
+run numbers --every 3steps --keep-last 2 -- "${tiny[@]}" --steps 12 --step-ms 40
+[ "$(kept numbers)" = "9 12 " ] || die "kept $(kept numbers), not 9 12"
+run hundred --every 33steps --keep-last 2 -- "${tiny[@]}" --steps 132 --step-ms 4
+[ "$(kept hundred)" = "99 132 " ] || die "kept $(kept hundred), not 99 132"
+[ "$(newest_of hundred)" = 000000000132-g0001 ] || die "the newest is $(newest_of hundred)"
+ok "B52 9 and 12, 99 and 132: the numerically highest stay, and the highest is the newest"
 
-# One to keep; saver and store process die at each point of a save in turn, in its third passage.
+# One to keep; saver and store process die at each point of a save in turn, in its sixth passage.
 points=(data-write data-sync manifest-write manifest-rename attempt-open commit-index commit-record
         commit-rename commit-parent-sync prune-rename)
 for point in "${points[@]}"; do
         run="cut-$point"
-        CAIRN_FAULT=$point:3:crash start "$run" --every 5steps --keep-last 1 -- \
+        CAIRN_FAULT=$point:6:crash start "$run" --every 5steps --keep-last 1 -- \
                 "${tiny[@]}" --steps 2000 --step-ms 3
-        wait_step "$work/$run.log" 22 10
+        wait_step "$work/$run.log" 70 10
         kill_all
-        "$cairn" list "$run" --json >"$work/list"
-        valid=$(json 'checkpoints.*.validity' <"$work/list" | grep -cE 'valid|unchecked' || true)
-        [ "$valid" -ge 1 ] || die "$point: no whole checkpoint: $(cat "$work/list")"
         newest=$(newest_of "$run")
-        try 0 '✓' "$cairn" verify "$run/$newest"
+        [ -n "$newest" ] || die "$point: no whole checkpoint: $("$cairn" list "$run")"
+        step=$(newest_step_of "$run")
+        try 0 '✓' "$cairn" verify "$run" # all that are committed, and there is one
         : >"$output"
         start "$run" --mode resume --every 5steps --keep-last 1 -- "${tiny[@]}" --steps 2000 --step-ms 3
-        wait_for 10 grep -q 'resumes step' "$output"
-        wait_step "$work/$run.log" $((10#${newest%%-*} + 7)) 10
+        wait_for 10 grep -q "resumes step $step " "$output"
+        wait_step "$work/$run.log" $((step + 7)) 10
         try 0 stopped "$cairn" stop "$run"
         finish 10
         never_says "$output" 'damaged'
