@@ -3,6 +3,7 @@
 #include "agent/run.h"
 #include "agent/session.h"
 #include "agent/status.h"
+#include "agent/upkeep.h"
 #include "base/log.h"
 #include <errno.h>
 #include <grp.h>
@@ -240,6 +241,20 @@ static int handle_stop(void *context, struct connection *c, const Cairn__Control
         return run_stop(run, &to, e->stop_request->deadline_ns, reterr);
 }
 
+static int handle_prune(void *context, struct connection *c, const Cairn__Control__Envelope *e,
+                        struct wire_fds *fds, struct cairn_error *reterr) {
+        struct reply_to to = server_later(c, e->id);
+        (void) fds;
+        return upkeep_prune(context, &to, e->prune_request, reterr);
+}
+
+static int handle_pin(void *context, struct connection *c, const Cairn__Control__Envelope *e,
+                      struct wire_fds *fds, struct cairn_error *reterr) {
+        struct reply_to to = server_later(c, e->id);
+        (void) fds;
+        return upkeep_pin(context, &to, e->pin_request, reterr);
+}
+
 #define BODY(name) CAIRN__CONTROL__ENVELOPE__BODY_##name
 #define CLIENT (1u << CAIRN__CONTROL__PEER_KIND__PEER_CLIENT)
 #define RUNNER (1u << CAIRN__CONTROL__PEER_KIND__PEER_RUNNER)
@@ -258,6 +273,8 @@ static const struct server_row rows[] = {
         {BODY(STATUS_REQUEST), RUNNER | TOOL, handle_status},
         {BODY(SNAPSHOT_REQUEST), CLIENT | RUNNER | TOOL, handle_snapshot},
         {BODY(STOP_REQUEST), RUNNER | TOOL, handle_stop},
+        {BODY(PRUNE_REQUEST), TOOL, handle_prune},
+        {BODY(PIN_REQUEST), TOOL, handle_pin},
 };
 
 /* A trainer that hung up may live on, or come back: only its pidfd ends its session. */
@@ -429,6 +446,7 @@ void agent_done(struct agent *a) {
                 run_free(a->runs[i]);
         if (a->ops->store_done)
                 a->ops->store_done(a);
+        upkeep_done(a);
         server_done(&a->server);
         loop_unwatch(&a->loop, &a->signal_source);
         loop_unwatch(&a->loop, &a->parent_source);

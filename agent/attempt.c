@@ -169,8 +169,8 @@ static void retained(void *context, const struct store_message *reply, struct wi
                           run->keep_last);
 }
 
-/* Pruning takes its time, and the store process does one thing after another: it waits until nothing
- * else is to be done, but not for ever. */
+/* Pruning takes its time, and the store process does one thing after another: it waits until
+ * nothing else is to be done, but not for ever. */
 static void retain(struct run *run) {
         struct store_message m = {.verb = STORE_RETAIN, .keep_last = run->keep_last};
         if (!run->unretained || run->retaining ||

@@ -78,7 +78,7 @@ static int set_count(const char *key, const char *value, uint64_t min, uint64_t 
 }
 
 int config_set(struct config *c, const char *key, const char *value, struct cairn_error *reterr) {
-        uint64_t v;
+        uint64_t v = 0;
         if (!strcmp(key, "store"))
                 return set_text(c->store, sizeof c->store, key, value, reterr);
         if (!strcmp(key, "socket"))

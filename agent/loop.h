@@ -3,9 +3,10 @@
  * loop.h - the event loop of cairnd: descriptors and timers, one thread.
  *
  *     loop_init(&l, &clock_system, &e);
- *     loop_watch(&l, &source, fd, EPOLLIN, on_ready, context, &e);   // source embedded by its
- * owner loop_timer_init(&timer, on_time, context); loop_timer_set(&l, &timer, deadline_ns);
- *     loop_run(&l, &e);                                              // until loop_stop
+ *     loop_watch(&l, &source, fd, EPOLLIN, on_ready, context, &e);  // embedded by its owner
+ *     loop_timer_init(&timer, on_time, context);
+ *     loop_timer_set(&l, &timer, deadline_ns);
+ *     loop_run(&l, &e);                                             // until loop_stop
  *     loop_done(&l);
  *
  * A callback may unwatch and free any source or timer, its own included: one event is taken from

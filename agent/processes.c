@@ -98,7 +98,7 @@ static int store_request(struct agent *a, const char *path, const struct store_m
                          agent_store_fn reply, void *context, struct cairn_error *reterr) {
         struct agent_store *store = NULL;
         TRY(store_get(a, path, &store, reterr));
-        struct pending *p = malloc(sizeof *p);
+        struct pending *p = store ? malloc(sizeof *p) : NULL;
         if (!p)
                 return error_set_errno(reterr, ENOMEM, "ask store", path);
         *p = (struct pending){store, reply, context, store->pending};

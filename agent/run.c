@@ -371,43 +371,61 @@ static int check_predecessor(struct run *run, struct connection *c, struct cairn
         return 0;
 }
 
-int run_start(struct agent *a, struct connection *c, const struct reply_to *to,
-              const Cairn__Control__Start *m, struct wire_fds *fds, struct cairn_error *reterr) {
-        char name[RUN_NAME_BYTES_MAX + 1], store[STORE_PATH_BYTES];
-        _cleanup_free_ struct store_message *q = calloc(1, sizeof *q);
-        if (!q)
-                return error_set_errno(reterr, ENOMEM, "start run", "");
-        if (a->stopping)
-                return error_set(reterr, CAIRN_ERR_UNREACHABLE, "start run", "",
-                                 "this agent is shutting down");
-        TRY(read_start(a, m, name, store, q, reterr));
+/* Of a run that may start: the existing one or a new one. */
+static int get_startable(struct agent *a, struct connection *c, const char *name, struct run **ret,
+                         bool *ret_new, struct cairn_error *reterr) {
         struct run *run = agent_find_run(a, name);
+        *ret_new = !run;
         if (run)
                 TRY(check_predecessor(run, c, reterr));
-        Cairn__Control__Start *copy = copy_start(m);
-        bool is_new = !run;
-        if (copy && !run)
+        else
                 run = run_new(a, name);
-        if (!copy || !run) {
-                if (copy)
-                        cairn__control__start__free_unpacked(copy, NULL);
-                return error_set(reterr, CAIRN_ERR_NOMEM, "start run", name,
-                                 "out of memory, or more than %d runs", AGENT_RUN_COUNT_MAX);
-        }
+        *ret = run;
+        return run ? 0
+                   : error_set(reterr, CAIRN_ERR_NOMEM, "start run", name,
+                               "out of memory, or more than %d runs", AGENT_RUN_COUNT_MAX);
+}
+
+static void accept_start(struct run *run, struct connection *c, const struct reply_to *to,
+                         Cairn__Control__Start *start, struct store_message *request,
+                         const char *store, struct wire_fds *fds) {
         if (run->start)
                 cairn__control__start__free_unpacked(run->start, NULL);
-        run->start = copy;
-        run->uid = c->uid;
+        run->start = start;
         free(run->start_request);
-        run->start_request = TAKE_PTR(q);
-        memcpy(run->store, store, sizeof run->store);
-        (void) snprintf(run->run_dir, sizeof run->run_dir, "%.4000s/%s", store, name);
+        run->start_request = request;
+        run->uid = c->uid;
+        (void) snprintf(run->store, sizeof run->store, "%s", store);
+        (void) snprintf(run->run_dir, sizeof run->run_dir, "%.4000s/%s", store, run->name);
         run->runner = run->start_reply = *to;
         c->run = run;
         wire_fds_done(&run->start_fds);
         run->start_fds = *fds;
         *fds = (struct wire_fds) WIRE_FDS_INIT;
         run->start_pending = true;
+}
+
+int run_start(struct agent *a, struct connection *c, const struct reply_to *to,
+              const Cairn__Control__Start *m, struct wire_fds *fds, struct cairn_error *reterr) {
+        char name[RUN_NAME_BYTES_MAX + 1] = "", store[STORE_PATH_BYTES] = "";
+        struct run *run = NULL;
+        bool is_new = false;
+        if (a->stopping)
+                return error_set(reterr, CAIRN_ERR_UNREACHABLE, "start run", "",
+                                 "this agent is shutting down");
+        struct store_message *q = calloc(1, sizeof *q);
+        Cairn__Control__Start *copy = q ? copy_start(m) : NULL;
+        int r = copy ? read_start(a, m, name, store, q, reterr)
+                     : error_set_errno(reterr, ENOMEM, "start run", "");
+        if (r == 0)
+                r = get_startable(a, c, name, &run, &is_new, reterr);
+        if (r < 0 || !run) {
+                if (copy)
+                        cairn__control__start__free_unpacked(copy, NULL);
+                free(q);
+                return r;
+        }
+        accept_start(run, c, to, copy, q, store, fds);
         if (!is_new)
                 set_state(run, RUN_STARTING);
         run_pump(run);
@@ -450,6 +468,9 @@ static int check_rank(const struct run *run, const struct held_hello *h,
         if (run->finish.done && !run->generation)
                 return error_set(reterr, CAIRN_ERR_FINISHED, "open session", run->name,
                                  "the run is finished");
+        if (h->to.connection->uid != run->uid && h->to.connection->uid != 0)
+                return error_set(reterr, CAIRN_ERR_PERMISSION, "open session", run->name,
+                                 "the run belongs to user %u", (unsigned) run->uid);
         if (h->session_id && h->generation != run->generation)
                 return error_set(reterr, CAIRN_ERR_STALE, "reattach session", run->name,
                                  "it is of generation %llu, the run is in %llu",

@@ -7,10 +7,10 @@
  *
  * Attempts. Files are opened before a copy may start: the store process opens attempt n (run-wide
  * number within the generation), each local saver is armed with its files, cuts, writes; the
- * manifests are published; when all ranks have acknowledged one and the same step, COMMIT. Two
- * attempts exist at a time: while one is written and committed, the next is open already, so that a
- * saver is armed again the moment its staging is free. A failed write, a NACK or different steps
- * doom an attempt everywhere; the next one is independent of it.
+ * manifests are published; when all ranks have acknowledged one and the same step, COMMIT. Three
+ * attempts exist at a time: while one is committed and one is written, the next is open already, so
+ * that a saver is armed again the moment its staging is free. A failed write, a NACK or different
+ * steps doom an attempt everywhere; the next one is independent of it.
  *
  * run_pump looks at everything and starts what can be started; it is called after each event and is
  * idempotent.
@@ -96,7 +96,7 @@ struct run {
         unsigned open_failures; /* in a row; opening again waits longer each time */
         uint64_t open_after_ns;
         struct run_store_call *store_calls; /* callbacks that will come */
-        unsigned unretained; /* commits since the last pruning was asked for */
+        unsigned unretained;                /* commits since the last pruning was asked for */
         bool retaining, pumping, pump_again, fenced;
 
         struct run_waiter waiters[RUN_WAITER_COUNT_MAX];

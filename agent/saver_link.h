@@ -4,8 +4,8 @@
  *
  *     saver_link_start(&k, loop, program, on_message, on_end, context, &e);
  *     saver_link_send(&k, &message, fds, count);     // never blocks; queued, bounded
- *     saver_link_stop(&k);                           // closes the socket, SIGTERM, SIGKILL,
- * abandon saver_link_done(&k);
+ *     saver_link_stop(&k);                           // hang up, SIGTERM, SIGKILL, abandon
+ *     saver_link_done(&k);
  *
  * on_end is called once: `reaped` false means that the process could not be ended (stuck storage)
  * and is abandoned; its staging and files must never be used again. Messages stop before on_end.

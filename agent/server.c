@@ -311,14 +311,12 @@ int server_adopt(struct server *c, int fd, struct connection **ret, struct cairn
 static void listener_ready(void *context, uint32_t events) {
         struct server *c = context;
         (void) events;
-        _cleanup_close_ int fd = accept4(c->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0)
-                return;
+        int fd = accept4(c->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         struct cairn_error error = CAIRN_ERROR_INIT;
-        if (server_adopt(c, fd, NULL, &error) < 0)
+        if (fd >= 0 && server_adopt(c, fd, NULL, &error) < 0) {
                 log_error(LOG_LEVEL_WARNING, "accept connection", &error);
-        else
-                fd = -1;
+                (void) close(fd);
+        }
 }
 
 /* The folder of the socket: ours alone, unless it existed before and root owns it (/run/cairn, made

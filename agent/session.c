@@ -555,7 +555,7 @@ static struct session *session_alloc(struct run *run, const struct session_hello
                 run->agent->session_id_last = s->id;
         s->pidfd = s->page_fd = s->event_fd = s->inventory_fd = s->host_fd = s->staging_fd = -1;
         s->restore.plan_fd = -1;
-        s->last_error = (struct cairn_error) CAIRN_ERROR_INIT;
+        s->last_error = s->slab_error = (struct cairn_error) CAIRN_ERROR_INIT;
         for (size_t i = 0; i < SLAB_COUNT_MAX; i++)
                 s->slab_fds[i] = -1;
         loop_timer_init(&s->timer, settle_late, s);
@@ -634,8 +634,8 @@ void session_free(struct session *s) {
 
 /* ---- registration ---- */
 
-int session_slabs(struct session *s, const struct reply_to *to, const Cairn__Control__SlabBatch *m,
-                  struct wire_fds *fds, struct cairn_error *reterr) {
+static int take_slabs(struct session *s, const Cairn__Control__SlabBatch *m, struct wire_fds *fds,
+                      struct cairn_error *reterr) {
         if (m->n_bytes != fds->count || m->n_kind != fds->count || m->n_bytes == 0)
                 return error_set(reterr, CAIRN_ERR_API, "take slabs", s->run->name,
                                  "%zu sizes, %zu kinds and %zu descriptors", m->n_bytes, m->n_kind,
@@ -661,10 +661,8 @@ int session_slabs(struct session *s, const struct reply_to *to, const Cairn__Con
                 TRY(wire_memfd_check(fds->fds[i], MEMORY_SEALS, m->bytes[i], m->bytes[i], &bytes,
                                      reterr));
         }
-        if (known) { /* sent again after a reconnection: the same memory */
-                server_done_reply(to);
+        if (known) /* sent again after a reconnection: the same memory */
                 return 0;
-        }
         uint32_t first = s->slab_count;
         for (size_t i = 0; i < m->n_bytes; i++, s->slab_count++) {
                 s->slab_fds[s->slab_count] = wire_fds_take(fds, i);
@@ -673,8 +671,18 @@ int session_slabs(struct session *s, const struct reply_to *to, const Cairn__Con
         }
         if (s->saver_ready)
                 (void) send_slabs(s, first);
-        server_done_reply(to);
         return 0;
+}
+
+int session_slabs(struct session *s, const struct reply_to *to, const Cairn__Control__SlabBatch *m,
+                  struct wire_fds *fds, struct cairn_error *reterr) {
+        s->slab_error = (struct cairn_error) CAIRN_ERROR_INIT;
+        int r = take_slabs(s, m, fds, &s->slab_error);
+        if (r == 0)
+                server_done_reply(to);
+        else if (reterr)
+                *reterr = s->slab_error;
+        return r;
 }
 
 static uint64_t staging_used(const struct agent *a) {
@@ -742,6 +750,10 @@ int session_seal(struct session *s, const struct reply_to *to, const Cairn__Cont
             s->state != SESSION_SEALED)
                 return error_set(reterr, CAIRN_ERR_API, "seal", s->run->name, "the session is %s",
                                  session_states[s->state].name);
+        if (s->slab_error.status) {
+                *reterr = s->slab_error;
+                return reterr->status;
+        }
         s->seal_reply = *to;
         if (m->seal == s->seal && s->saver_sealed) { /* again after a reconnection */
                 answer_sealed(s);

@@ -68,6 +68,7 @@ struct session {
         uint64_t slab_bytes[SLAB_COUNT_MAX];
         uint32_t slab_kinds[SLAB_COUNT_MAX];
         uint32_t slab_count;
+        struct cairn_error slab_error; /* nobody waits for SlabBatch: the seal tells */
 
         int inventory_fd, host_fd, staging_fd;
         uint64_t seal, image_bytes, host_bytes, tensor_count, staging_bytes;

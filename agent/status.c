@@ -30,8 +30,9 @@ static json_t *seconds(uint64_t ns) {
         return json_real((double) ns / 1e9);
 }
 
-static json_t *rank_json(struct session *s, uint64_t now_ns) {
+static json_t *rank_json(struct session *s) {
         struct cut_word w = session_word(s);
+        uint64_t now_ns = loop_now(&s->agent->loop); /* not before the word was seen */
         json_t *j = json_object();
         json_object_set_new(j, "rank", json_integer(s->rank));
         json_object_set_new(j, "pid", json_integer(s->pid));
@@ -108,7 +109,7 @@ static json_t *run_json(struct run *run) {
                 voids += atomic_load(&s->page->void_count);
                 expired += atomic_load(&s->page->gate_expired_count);
                 stall_ns += atomic_load(&s->page->gate_stall_ns);
-                json_array_append_new(ranks, rank_json(s, now_ns));
+                json_array_append_new(ranks, rank_json(s));
         }
         json_t *j = json_object();
         json_object_set_new(j, "run", text(run->name));
