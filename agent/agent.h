@@ -60,13 +60,15 @@ struct held_hello {
 };
 
 struct agent_store;
+struct upkeep;
 struct agent {
         struct config config;
         const struct agent_ops *ops;
         const char *program; /* what savers and store processes are */
         struct loop loop;
         struct server server;
-        struct agent_store *stores; /* list; agent.c */
+        struct agent_store *stores; /* list; processes.c */
+        struct upkeep *upkeeps;     /* list; upkeep.c */
         struct run *runs[AGENT_RUN_COUNT_MAX];
         struct session *sessions[SESSION_COUNT_MAX];
         struct held_hello held[AGENT_HELD_COUNT_MAX];

@@ -157,18 +157,37 @@ static int trash_one(struct store_run *run, const char *name, struct cairn_error
         return rename_to_trash(run, name, &gone, reterr);
 }
 
-static int trash_chosen(struct store_run *run, const struct run_scan *scan, uint32_t keep_last,
-                        uint32_t *deleted, struct cairn_error *reterr) {
-        const struct scan_checkpoint *threshold = find_threshold(scan, keep_last);
+/* Does it go because newer ones are enough? */
+static bool is_superseded(const struct run_scan *scan, const struct scan_checkpoint *c,
+                          const struct scan_checkpoint *threshold, uint64_t keep_every) {
+        bool kept = keep_every > 0 && c->validity == CHECKPOINT_VALID &&
+                    (uint64_t) c->step % keep_every == 0;
+        return threshold && !c->is_attempt && is_older(c, threshold) && !c->pinned && !kept &&
+               !is_parent_of_newest(scan, c);
+}
+
+static void note_deleted(struct prune *p, const struct scan_checkpoint *c) {
+        size_t used = p->names ? strlen(p->names) : 0;
+
+        p->deleted++;
+        p->bytes += c->bytes;
+        if (p->names && used + strlen(c->name) + 2 <= p->names_bytes)
+                (void) snprintf(p->names + used, p->names_bytes - used, "%s\n", c->name);
+}
+
+static int trash_chosen(struct store_run *run, const struct run_scan *scan, struct prune *p,
+                        struct cairn_error *reterr) {
+        const struct scan_checkpoint *threshold = find_threshold(scan, p->keep_last);
 
         for (size_t i = 0; i < scan->checkpoint_count; i++) {
                 const struct scan_checkpoint *c = &scan->checkpoints[i];
-                bool is_old = threshold && !c->is_attempt && is_older(c, threshold) && !c->pinned &&
-                              !is_parent_of_newest(scan, c);
+                bool is_old = is_superseded(scan, c, threshold, p->keep_every);
                 if (!is_old && !is_finished_attempt(scan, c))
                         continue;
-                TRY(trash_one(run, c->name, reterr));
-                *deleted += is_old;
+                if (!p->dry_run)
+                        TRY(trash_one(run, c->name, reterr));
+                if (is_old)
+                        note_deleted(p, c);
         }
         return 0;
 }
@@ -189,19 +208,30 @@ static int delete_remains(struct store_run *run, struct cairn_error *reterr) {
         return 0;
 }
 
-int retention_run(struct store_run *run, uint32_t keep_last, uint32_t *ret_deleted,
-                  struct cairn_error *reterr) {
+int retention_prune(struct store_run *run, struct prune *p, struct cairn_error *reterr) {
         const struct io_ops *io = run->store->io;
         _cleanup_(run_scan_done) struct run_scan scan = {0};
-        uint32_t deleted = 0;
 
+        p->deleted = 0;
+        p->bytes = 0;
+        if (p->names)
+                p->names[0] = '\0';
         TRY(run_scan(io, run->fd, run->run, true, &scan, reterr));
+        if (p->dry_run)
+                return trash_chosen(run, &scan, p, reterr);
         /* What is counted on must be durable by name before anything older goes (B54). */
         TRY(io_sync(io, run->fd, run->run, reterr));
-        TRY(trash_chosen(run, &scan, keep_last, &deleted, reterr));
+        TRY(trash_chosen(run, &scan, p, reterr));
         TRY(io_sync(io, run->fd, run->run, reterr));
-        TRY(delete_remains(run, reterr));
+        return delete_remains(run, reterr);
+}
+
+int retention_run(struct store_run *run, uint32_t keep_last, uint32_t *ret_deleted,
+                  struct cairn_error *reterr) {
+        struct prune p = {.keep_last = keep_last};
+
+        TRY(retention_prune(run, &p, reterr));
         if (ret_deleted)
-                *ret_deleted = deleted;
+                *ret_deleted = p.deleted;
         return 0;
 }

@@ -79,8 +79,14 @@ static int open_run(struct child *c, const struct store_message *m, struct open_
         r = find_free(c, m->run, reterr);
         if (!r)
                 return CAIRN_ERR_NOMEM;
-        TRY(store_run_reopen(&c->store, m->run, m->generation ? m->generation : UINT64_MAX, &r->run,
-                             reterr));
+        int status = store_run_reopen(&c->store, m->run, m->generation ? m->generation : UINT64_MAX,
+                                      &r->run, reterr);
+        if (status == CAIRN_ERR_BUSY && m->generation == 0)
+                return error_set(reterr, CAIRN_ERR_EXISTS, "lock run", m->run,
+                                 "it is running under another agent: ask that one, on its machine "
+                                 "and as its user, or wait for its end");
+        if (status < 0)
+                return status;
         r->used = true;
         r->temporary = m->generation == 0;
         r->generation = m->generation;
@@ -181,6 +187,19 @@ static int do_attempt(struct child *c, struct open_run *r, struct store_message 
         return result;
 }
 
+static int do_retain(struct open_run *r, struct store_message *m, struct cairn_error *reterr) {
+        struct prune p = {.keep_last = m->keep_last,
+                          .keep_every = m->keep_every,
+                          .dry_run = m->dry_run,
+                          .names = m->name,
+                          .names_bytes = sizeof m->name};
+
+        TRY(retention_prune(&r->run, &p, reterr));
+        m->count = p.deleted;
+        m->bytes = p.bytes;
+        return 0;
+}
+
 static int do_on_run(struct child *c, struct open_run *r, struct store_message *m,
                      struct cairn_error *reterr) {
         switch (m->verb) {
@@ -191,7 +210,7 @@ static int do_on_run(struct child *c, struct open_run *r, struct store_message *
         case STORE_DISCARD:
                 return do_attempt(c, r, m, reterr);
         case STORE_RETAIN:
-                return retention_run(&r->run, m->keep_last, &m->count, reterr);
+                return do_retain(r, m, reterr);
         case STORE_FINISHED:
                 return mark_finished(&r->run, m->name, m->step, m->generation, reterr);
         case STORE_EXIT:

@@ -127,6 +127,17 @@ void attempt_done(struct attempt *a, const struct io_ops *io);
  * and finished .stale leftovers. */
 int retention_run(struct store_run *run, uint32_t keep_last, uint32_t *ret_deleted,
                   struct cairn_error *reterr);
+/* The same as an operator asks for it. */
+struct prune {
+        uint32_t keep_last;  /* 0: all */
+        uint64_t keep_every; /* verified checkpoints of steps that are multiples stay; 0: no such */
+        bool dry_run;        /* only say what would go */
+        uint32_t deleted;
+        uint64_t bytes; /* of their data */
+        char *names;    /* a line each, as many whole ones as fit; NULL allowed */
+        size_t names_bytes;
+};
+int retention_prune(struct store_run *run, struct prune *prune, struct cairn_error *reterr);
 
 /* ---- marks.c ---- */
 int mark_finished(struct store_run *run, const char *reason, int64_t step, uint64_t generation,
@@ -172,9 +183,11 @@ struct store_message {
         char run[RUN_NAME_BYTES_MAX + 1];
         uint64_t generation;
         uint32_t attempt, rank, world, reason, keep_last, first, count;
+        uint64_t keep_every, bytes; /* RETAIN */
+        bool dry_run;
         int64_t step;
         int32_t code;
-        char name[STORE_PATH_BYTES]; /* checkpoint, tag, reason */
+        char name[STORE_PATH_BYTES]; /* checkpoint, tag, reason; RETAIN's reply: what was deleted */
         union {
                 struct start_request start;
                 struct start_reply started;

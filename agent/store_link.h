@@ -4,10 +4,10 @@
  * flight, each answered exactly once by its callback. Never blocks.
  *
  *     store_link_new(path, NULL, NULL, &link, &e);
- *     loop_watch(loop, &source, store_link_fd(link), EPOLLIN, ...);  // ->
- * store_link_dispatch(link) m = (struct store_message){.verb = STORE_COMMIT, .run = ...,
- * .generation = ..., ...}; store_link_submit(link, &m, 30 * NSEC_PER_SEC, on_committed, context,
- * &e); store_link_free(link);
+ *     loop_watch(loop, &source, store_link_fd(link), EPOLLIN, ...);  // calls store_link_dispatch
+ *     m = (struct store_message){.verb = STORE_COMMIT, .run = ..., .generation = ..., ...};
+ *     store_link_submit(link, &m, 30 * NSEC_PER_SEC, on_committed, context, &e);
+ *     store_link_free(link);
  *
  * Callbacks run inside store_link_dispatch (never inside submit) and may submit again, not free the
  * link. reply->status is the outcome, reply->error says why. Descriptors in `fds` are the
@@ -20,12 +20,18 @@
  * What requests carry, beside verb, run and generation (0: a run that is not this agent's, locked
  * for this one request):
  *   START            start (run in start.run); reply: started, generation
- *   ATTEMPT_OPEN     attempt, world, first, count (<= 8; 0: the directory only); reply fds: data
- * and manifest of each rank PUBLISH_MANIFEST attempt, world, rank        COMMIT  attempt, world,
- * reason, name = tag; reply: DISCARD          attempt, world                      committed RETAIN
- * keep_last (0: keep all); reply: count deleted FINISHED         name = reason, step         EXIT
- * code, name = reason, step TAG              committed.name, name = tag  PIN, UNPIN  name =
- * checkpoint RESTORE_OPEN     name = checkpoint as in start_reply; reply: world, fd INDEX
+ *   ATTEMPT_OPEN     attempt, world, first, count (<= 8; 0: the directory only);
+ *                    reply fds: data and manifest of each rank
+ *   PUBLISH_MANIFEST attempt, world, rank
+ *   COMMIT           attempt, world, reason, name = tag; reply: committed
+ *   DISCARD          attempt, world
+ *   RETAIN           keep_last (0: keep all), keep_every, dry_run;
+ *                    reply: count deleted, bytes of them, name = names, a line each
+ *   FINISHED         name = reason, step
+ *   EXIT             code, name = reason, step
+ *   TAG              committed.name, name = tag
+ *   PIN, UNPIN       name = checkpoint
+ *   RESTORE_OPEN     name = checkpoint as in start_reply; reply: world, fd INDEX
  *   RESTORE_FILES    name, first, count (<= 16); reply fds: data files
  *   REOPEN           takes up a started run after a restart of the agent alone
  *   END_RUN          releases the run

@@ -26,6 +26,10 @@ static const struct command commands[] = {
          command_inspect},
         {"verify", "CKPT|RUN [--store S] [--json]", "Read every byte of a checkpoint and check it.",
          command_verify},
+        {"prune", "RUN --keep-last N [--keep-every K] [--dry-run] [--store S]",
+         "Delete old checkpoints of a run.", command_prune},
+        {"pin", "CKPT [--store S]", "Keep a checkpoint, whatever is pruned.", command_pin},
+        {"unpin", "CKPT [--store S]", "Let pruning delete it again.", command_pin},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 

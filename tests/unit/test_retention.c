@@ -104,6 +104,30 @@ static void test_what_is_never_deleted(void **state) {
         fixture_free(f);
 }
 
+static void test_keep_every_and_dry_run(void **state) {
+        struct fixture *f = started();
+        char names[64]; /* three whole ones fit */
+        struct prune p = {.keep_last = 1, .keep_every = 20, .dry_run = true};
+
+        p.names = names;
+        p.names_bytes = sizeof names;
+        for (int64_t step = 10; step <= 70; step += 10)
+                fixture_commit(f, step);
+        fixture_damage(f, "000000000040-g0001/INDEX"); /* a multiple, but worth nothing */
+        assert_int_equal(retention_prune(&f->run, &p, &f->e), 0);
+        assert_int_equal(p.deleted, 4); /* 10, 30, 40, 50 */
+        assert_string_equal(names, "000000000010-g0001\n000000000030-g0001\n000000000040-g0001\n");
+        assert_true(has_step(f, 10, 1) && has_step(f, 40, 1));
+        p.dry_run = false;
+        p.names = NULL;
+        assert_int_equal(retention_prune(&f->run, &p, &f->e), 0);
+        assert_int_equal(p.deleted, 4);
+        for (int64_t step = 10; step <= 70; step += 10)
+                assert_int_equal(has_step(f, step, 1), step == 20 || step == 60 || step == 70);
+        check_newest(f, 70);
+        fixture_free(f);
+}
+
 static void test_damaged_ones_do_not_count(void **state) {
         struct fixture *f = started();
 
@@ -198,6 +222,7 @@ int main(void) {
                 cmocka_unit_test(test_B52_around_powers_of_ten),
                 cmocka_unit_test(test_a_branch_stays_until_the_new_one_has_enough),
                 cmocka_unit_test(test_what_is_never_deleted),
+                cmocka_unit_test(test_keep_every_and_dry_run),
                 cmocka_unit_test(test_damaged_ones_do_not_count),
                 cmocka_unit_test(test_attempts_go_after_a_newer_commit),
                 cmocka_unit_test(test_remains_are_deleted_and_links_not_followed),
