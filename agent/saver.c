@@ -380,7 +380,14 @@ static int on_restore(struct saver *s, const struct saver_message *m, struct wir
         close_files(s);
         s->plan_fd = wire_fds_take(fds, 0);
         s->files_wanted = m->world;
-        return 0;
+        if (m->world <= RING_FILES_MAX)
+                return 0;
+        struct saver_message reply = {.verb = SAVER_RESTORED, .error = CAIRN_ERROR_INIT};
+        reply.status = error_set(&reply.error, CAIRN_ERR_UNSUPPORTED, "restore", s->setup.run,
+                                 "a checkpoint of %u ranks; this version reads at most %d files",
+                                 m->world, RING_FILES_MAX);
+        close_files(s);
+        return send_message(s, &reply);
 }
 
 static int on_files(struct saver *s, const struct saver_message *m, struct wire_fds *fds) {
