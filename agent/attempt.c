@@ -408,11 +408,14 @@ static bool wants_attempt(const struct run *run) {
                 if (spare)
                         return false;
         }
-        for (uint32_t rank = 0; rank < run->world; rank++)
-                if (run->sessions[rank] && run->sessions[rank]->saver_sealed &&
-                    !run->sessions[rank]->dead)
+        /* Before the trainers are there: a fast one asks for a cut milliseconds after its seal. */
+        bool any = false;
+        for (uint32_t rank = 0; rank < run->world; rank++) {
+                if (run->sessions[rank] && !run->sessions[rank]->dead)
                         return true;
-        return false;
+                any = any || run->sessions[rank];
+        }
+        return !any && run->generation > 0;
 }
 
 static void open_next(struct run *run) {
