@@ -26,6 +26,8 @@ static const struct command commands[] = {
          command_inspect},
         {"verify", "CKPT|RUN [--store S] [--json]", "Read every byte of a checkpoint and check it.",
          command_verify},
+        {"diff", "A B [--tensors] [--store S] [--json]",
+         "What two checkpoints do not have in common.", command_diff},
         {"prune", "RUN --keep-last N [--keep-every K] [--dry-run] [--store S]",
          "Delete old checkpoints of a run.", command_prune},
         {"pin", "CKPT [--store S]", "Keep a checkpoint, whatever is pruned.", command_pin},

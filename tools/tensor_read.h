@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tensor_read.h - elements of a stored tensor in row-major order, whatever ranks and shards they lie
+ * in. Reads what is asked for and no more; checks no CRC (`cairn verify` does).
+ *
+ *     struct tensor_reader r;
+ *     TRY(tensor_reader_open(&r, &io_system, run_fd, checkpoint, world, reterr));
+ *     TRY(tensor_read(&r, tensor, first, count, buffer, reterr));     stored dtype
+ *     tensor_reader_done(&r);
+ *
+ * Data files are opened when first needed; tensor_reader_done accepts half-built ones.
+ */
+#ifndef CAIRN_TOOLS_TENSOR_READ_H
+#define CAIRN_TOOLS_TENSOR_READ_H
+
+#include "base/io.h"
+#include "format/manifest.pb-c.h"
+
+struct tensor_reader {
+        const struct io_ops *io;
+        const char *checkpoint; /* borrowed */
+        int dir_fd;
+        int *data_fds; /* by rank; -1: not open */
+        uint32_t world;
+};
+#define TENSOR_READER_INIT \
+        { .dir_fd = -1 }
+
+int tensor_reader_open(struct tensor_reader *r, const struct io_ops *io, int run_fd,
+                       const char *checkpoint, uint32_t world, struct cairn_error *reterr);
+void tensor_reader_done(struct tensor_reader *r);
+/* The range lies within the tensor, whose extents cover it (as INDEX was checked to). */
+int tensor_read(struct tensor_reader *r, const Cairn__Format__Tensor *t, uint64_t first,
+                uint64_t count, void *target, struct cairn_error *reterr);
+
+#endif
