@@ -13,7 +13,8 @@ struct span {
         uint64_t file_from, file_to, staging_from;
 };
 
-/* Do all ranges lie in staging as in one file, shifted by whole blocks? Then bytes around a range may be read along: they
+/* Do all ranges lie in staging as in one file, shifted by whole blocks? Then bytes around a range
+ * may be read along: they
  * are the same file's, in their place. */
 static bool is_image(const struct reader_job *job) {
         const struct plan_range *first = &job->ranges[0];

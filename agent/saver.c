@@ -36,7 +36,8 @@ struct saver {
         bool take_wanted;
         uint64_t valid_seq; /* of the newest valid cut */
         bool any_valid;
-        uint64_t claim_seq; /* how often this seq was claimed: the attempt must not wrap within one */
+        /* how often this seq was claimed: the attempt must not wrap within one */
+        uint64_t claim_seq;
         uint32_t claim_count;
         unsigned char *payload;
         /* a restore that waits for its files */
@@ -185,7 +186,8 @@ static int write_cut(struct saver *s, const struct copied *copied) {
         return send_message(s, &m);
 }
 
-/* A demand that was declined before finds the trainer inside an update: the request is raised again, so that the
+/* A demand that was declined before finds the trainer inside an update: the request is raised
+ * again, so that the
  * update's end rings. False if it has ended meanwhile. */
 static bool will_ring(struct saver *s) {
         bool updating;
@@ -459,7 +461,8 @@ int saver_main(int socket) {
         int r = 0;
         while (r >= 0)
                 r = serve(&s);
-        /* at end-of-file the agent is gone, and what was begun is void: the kernel takes everything back */
+        /* at end-of-file the agent is gone, and what was begun is void: the kernel takes
+         * everything back */
         disarm(&s);
         close_files(&s);
         free(s.payload);

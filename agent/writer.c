@@ -37,7 +37,8 @@ static void zero(struct writer *w, uint64_t from, uint64_t to) {
                 memset(w->staging->base + from, 0, to - from);
 }
 
-/* Store in the narrower type. An over- or underflow makes the stored type FP32, for which room was kept. */
+/* Store in the narrower type. An over- or underflow makes the stored type FP32, for which room was
+ * kept. */
 static int convert(struct writer *w, const struct source_tensor *t, struct cairn_error *reterr) {
         Cairn__Format__Tensor *record = t->record;
         uint32_t asked = record->encoding ? record->encoding->asked_dtype : record->stored_dtype;
@@ -62,7 +63,8 @@ static int convert(struct writer *w, const struct source_tensor *t, struct cairn
         return 0;
 }
 
-/* The header, the conversions, and zeros wherever no tensor lies: a restore may have left bytes there. */
+/* The header, the conversions, and zeros wherever no tensor lies: a restore may have left bytes
+ * there. */
 static int prepare_image(struct writer *w, struct cairn_error *reterr) {
         const struct source *s = w->source;
         struct data_header header = {.rank = w->job->rank, .generation = w->job->generation};
@@ -86,7 +88,8 @@ static int prepare_image(struct writer *w, struct cairn_error *reterr) {
 
 /* ---- data ---- */
 
-/* Where a NaN or an infinity means that training has gone wrong. Elsewhere it may belong there: masks are full of minus
+/* Where a NaN or an infinity means that training has gone wrong. Elsewhere it may belong there:
+ * masks are full of minus
  * infinity. */
 static bool must_be_finite(const Cairn__Format__Tensor *t) {
         switch (t->role) {
@@ -102,7 +105,8 @@ static bool must_be_finite(const Cairn__Format__Tensor *t) {
         }
 }
 
-/* CRC and scan of the parts of tensors that lie in [from, to). Chunks begin at multiples of the largest element. */
+/* CRC and scan of the parts of tensors that lie in [from, to). Chunks begin at multiples of the
+ * largest element. */
 static void checksum_tensors(struct writer *w, uint64_t from, uint64_t to) {
         const struct source *s = w->source;
         for (size_t i = w->tensor; i < s->tensor_count && s->tensors[i].offset < to; i++) {
@@ -365,7 +369,8 @@ int writer_write(const struct writer_job *job, struct ring *ring, const struct s
                 r = ring_begin(ring, RING_WRITE, fds, FILES, FILE_DATA + 1, reterr);
         if (r == 0) {
                 r = write_both(&w, reterr);
-                /* after an error of ours the transfers still have to end before staging is used again */
+                /* after an error of ours the transfers still have to end before staging is used
+                 * again */
                 TRY_KEEP(ring_end(ring, job->deadline_ns, r == 0 ? reterr : NULL));
         }
         /* the encodings lie in this job's arena */

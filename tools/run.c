@@ -77,7 +77,8 @@ static int absolute_path(const char *path, char *ret, size_t bytes, struct cairn
         return 0;
 }
 
-/* CKPT as the other commands take it: RUN, RUN@STEP and relative paths are this process's to resolve;
+/* CKPT as the other commands take it: RUN, RUN@STEP and relative paths are this process's to
+ * resolve;
  * RUN/NAME is what the agent looks up by itself. */
 static int resolve_init_from(const char *store, const char **init_from, char *text, size_t bytes,
                              struct cairn_error *reterr) {
