@@ -14,8 +14,7 @@ struct span {
 };
 
 /* Do all ranges lie in staging as in one file, shifted by whole blocks? Then bytes around a range
- * may be read along: they
- * are the same file's, in their place. */
+ * may be read along: they are the same file's, in their place. */
 static bool is_image(const struct reader_job *job) {
         const struct plan_range *first = &job->ranges[0];
         uint64_t shift = first->file_offset - first->staging_offset;

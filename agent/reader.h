@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * reader.h - the byte ranges of a restore plan, from the checkpoint's data files into staging,
- * each checked against its
- * CRC32C. Nothing is promised about staging after an error.
+ * reader.h - the byte ranges of a restore plan, from the checkpoint's data files into staging, each
+ * checked against its CRC32C. Nothing is promised about staging after an error.
  *
  * Where the ranges lie in staging as they lie in one file (an ordinary restore), whole blocks are
- * read with O_DIRECT;
- * otherwise exactly the ranges, buffered. Runs on the saver's main thread; `wait` as in writer.h.
+ * read with O_DIRECT; otherwise exactly the ranges, buffered. Runs on the saver's main thread;
+ * `wait` as in writer.h.
  */
 #ifndef CAIRN_AGENT_READER_H
 #define CAIRN_AGENT_READER_H

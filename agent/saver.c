@@ -187,8 +187,7 @@ static int write_cut(struct saver *s, const struct copied *copied) {
 }
 
 /* A demand that was declined before finds the trainer inside an update: the request is raised
- * again, so that the
- * update's end rings. False if it has ended meanwhile. */
+ * again, so that the update's end rings. False if it has ended meanwhile. */
 static bool will_ring(struct saver *s) {
         bool updating;
 

@@ -89,8 +89,7 @@ static int prepare_image(struct writer *w, struct cairn_error *reterr) {
 /* ---- data ---- */
 
 /* Where a NaN or an infinity means that training has gone wrong. Elsewhere it may belong there:
- * masks are full of minus
- * infinity. */
+ * masks are full of minus infinity. */
 static bool must_be_finite(const Cairn__Format__Tensor *t) {
         switch (t->role) {
         case CAIRN_PARAMETER:

@@ -7,13 +7,11 @@
  *     thread) -> fdatasync -> manifest -> fdatasync
  *
  * The manifest is written under the temporary name that the store process opened; giving it its
- * name is
- * not done here. A failed write or sync dooms this checkpoint; nothing is tried again.
+ * name is not done here. A failed write or sync dooms this checkpoint; nothing is tried again.
  *
  * Runs on the saver's main thread. While it waits for storage it calls `wait`, which serves the
- * saver's other duties and
- * returns when `ring_fd` is readable or after a while; a negative result (the agent is gone) ends
- * the writing.
+ * saver's other duties and returns when `ring_fd` is readable or after a while; a negative result
+ * (the agent is gone) ends the writing.
  */
 #ifndef CAIRN_AGENT_WRITER_H
 #define CAIRN_AGENT_WRITER_H

@@ -5,8 +5,9 @@
  *
  *     queue_init(&q, sizeof(struct message), 64, &e);
  *     queue_push(&q, &m)  -> 0 or CAIRN_ERR_BUSY (full: backpressure is a value)
- *     queue_pop(&q, &m, deadline_ns) -> 0, CAIRN_ERR_TIMEOUT; queue_try_pop -> 0, CAIRN_ERR_BUSY
- * (empty) queue_done(&q)
+ *     queue_pop(&q, &m, deadline_ns) -> 0 or CAIRN_ERR_TIMEOUT
+ *     queue_try_pop(&q, &m) -> 0 or CAIRN_ERR_BUSY (empty)
+ *     queue_done(&q)
  *
  * Messages are copied. queue_event_fd is readable while the queue is not empty (level).
  */

@@ -10,7 +10,8 @@
  *     Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT, *reply;
  *     CONTROL_SET(&e, STOP_REQUEST, stop_request, &request);
  *     TRY(control_call(&c, &e, NULL, 0, CONTROL_REPLY(STOP_REPLY), deadline_ns, &reply, NULL,
- * reterr)); control_done(&c);
+ *                      reterr));
+ *     control_done(&c);
  *
  * Owner: the reply and its strings belong to the connection and live until its next verb; received
  * descriptors belong to the caller's struct wire_fds (NULL: they are closed). Threads: one at a

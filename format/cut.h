@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * cut.h - the control page of a session and the cut word: who may change the trainer's state, who
- * may
- * copy it, and which of them won (docs/PROTOCOL.md; model: tests/model).
+ * may copy it, and which of them won (docs/PROTOCOL.md; model: tests/model).
  *
  * The page is a sealed memfd made by the agent, mapped by the trainer (libcairn), the saver and
- * cairnd.
- * It lives as long as the session and survives each of them. All fields that change are C11
- * atomics on a
- * cache line each; only the verbs below change them. Memory that a peer maps is never trusted: the
- * verbs
- * take and return values, and a value outside its range is CAIRN_ERR_CORRUPT for its reader.
+ * cairnd. It lives as long as the session and survives each of them. All fields that change are C11
+ * atomics on a cache line each; only the verbs below change them. Memory that a peer maps is never
+ * trusted: the verbs take and return values, and a value outside its range is CAIRN_ERR_CORRUPT for
+ * its reader.
  *
  * The word:  bit 63                24 23              2 1     0
  *                | seq:40            | attempt:22      | phase |
@@ -24,17 +21,15 @@
  *   trainer        COPYING  -> UPDATING (gate's deadline expired)  cut_update_begin
  *   cairnd         COPYING  -> STABLE   (copier dead, abandoned)   cut_copy_revoke
  *
- * seq grows by one with every update and every restore and never goes back. The page starts at
- * (seq 0, attempt 0, UPDATING); the end of the restore, or of deciding that there is none, is the
- * first
+ * seq grows by one with every update and every restore and never goes back. The page starts at (seq
+ * 0, attempt 0, UPDATING); the end of the restore, or of deciding that there is none, is the first
  * cut_update_end. `wanted_seq` only grows; `answered_seq` is stored by the copier when it claims or
  * declines. The gate waits, within its deadline, while phase is COPYING or answered_seq <
  * wanted_seq <= seq.
  *
  * A stale copier's word differs from the present one in seq, attempt or phase unless exactly 2^22
  * claims passed at one seq: cairnd never starts a saver for a session after CUT_CLAIMS_PER_SEQ_MAX
- * of
- * them at one seq (it declines until seq moves).
+ * of them at one seq (it declines until seq moves).
  *
  * Threads: every verb may be called from any thread or process; per session one trainer side, one
  * copier at a time, one cairnd.
@@ -64,8 +59,7 @@ struct cut_word {
 };
 
 /* What became of the cut at one seq; stored as seq:40 | outcome:4 | attempt:12 | -status:8 in one
- * atomic.
- * A later stage replaces an earlier one at the same seq. */
+ * atomic. A later stage replaces an earlier one at the same seq. */
 enum cut_outcome {
         CUT_NONE = 0,
         CUT_CLAIMED = 1,   /* being copied, or copied and being written */
@@ -144,25 +138,21 @@ struct cut_gate {
         bool detached;                 /* an expired gate detaches until `progress` moves */
         uint64_t progress_seen;
 };
-/* The gate: returns 0 with phase UPDATING, whatever the copier does, at the latest after the
- * gate's deadline.
- * *ret_expired says whether a copy was revoked. CAIRN_ERR_API if the phase is UPDATING already. */
+/* The gate: returns 0 with phase UPDATING, whatever the copier does, at the latest after the gate's
+ * deadline. *ret_expired says whether a copy was revoked. CAIRN_ERR_API if the phase is UPDATING
+ * already. */
 int cut_update_begin(struct control_page *page, struct cut_gate *gate,
                      const struct clock_ops *clock, bool *ret_expired);
 /* UPDATING -> STABLE with seq + 1; call after the host state of seq + 1 is published
- * (host_state.h). Stores
- * last_step and seal_number before the swap. *ret_seq is the new seq; *ret_ring: the copier has an
- * unanswered
- * request, ring its eventfd. */
+ * (host_state.h). Stores last_step and seal_number before the swap. *ret_seq is the new seq;
+ * *ret_ring: the copier has an unanswered request, ring its eventfd. */
 int cut_update_end(struct control_page *page, int64_t step, uint64_t seal_number, uint64_t *ret_seq,
                    bool *ret_ring);
 
 /* ---- requests (trainer or cairnd) ---- */
 /* wanted_seq = max(wanted_seq, seq, or seq + 1 during an update); returns the seq that was asked
- * for. The
- * caller rings the copier's eventfd unless *ret_updating; the phase is read after wanted_seq was
- * raised, so that
- * either it or update_end sees the other. */
+ * for. The caller rings the copier's eventfd unless *ret_updating; the phase is read after
+ * wanted_seq was raised, so that either it or update_end sees the other. */
 uint64_t cut_request(struct control_page *page, bool *ret_updating);
 /* First outcome at or after `seq`: *ret_seq, status. CUT_NONE if there is none yet. */
 enum cut_outcome cut_outcome_find(const struct control_page *page, uint64_t seq, uint64_t *ret_seq,
@@ -178,15 +168,13 @@ int cut_outcome_wait(struct control_page *page, uint32_t seen, uint64_t deadline
 
 /* ---- copier ---- */
 /* STABLE -> COPYING for an unanswered request (wanted_seq > answered_seq), or for `demanded`
- * whatever was answered
- * before; then answers it. 0: claimed, *ret is the word now held. BUSY: nothing wanted, or
- * UPDATING (update_end will
- * ring when wanted_seq > answered_seq, so a demand also raises wanted_seq). */
+ * whatever was answered before; then answers it. 0: claimed, *ret is the word now held. BUSY:
+ * nothing wanted, or UPDATING (update_end will ring when wanted_seq > answered_seq, so a demand
+ * also raises wanted_seq). */
 int cut_copy_begin(struct control_page *page, bool demanded, struct cut_word *ret);
 /* Answer without copying: stores answered_seq and the outcome DECLINED with `status` (unless the
- * cut at that seq is
- * being written already). Changes the attempt, so that a gate which is about to sleep looks again.
- * */
+ * cut at that seq is being written already). Changes the attempt, so that a gate which is about to
+ * sleep looks again. */
 void cut_decline(struct control_page *page, int status);
 /* Before each chunk: false once the word is no longer `mine`. Counts progress. */
 bool cut_copy_continue(struct control_page *page, struct cut_word mine);
@@ -198,9 +186,8 @@ void cut_copy_abandon(struct control_page *page, struct cut_word mine);
 
 /* ---- cairnd ---- */
 /* The copier is dead or abandoned: COPYING -> STABLE if the word still is COPYING. Returns whether
- * it was. In STABLE
- * the attempt grows, so that a claim which the old copier was about to make fails (the fence in
- * tests/model). */
+ * it was. In STABLE the attempt grows, so that a claim which the old copier was about to make fails
+ * (the fence in tests/model). */
 bool cut_copy_revoke(struct control_page *page);
 
 /* ---- ledger: one writer at a time, the owner of the buffer ---- */

@@ -1,21 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * host_state.h - the host-side values of a cut (steps, schedule and data position, RNG, scaler
- * ...) in a
- * memfd with two slots, published at every update. The typed layout is fixed at seal.
+ * host_state.h - the host-side values of a cut (steps, schedule and data position, RNG, scaler ...)
+ * in a memfd with two slots, published at every update. The typed layout is fixed at seal.
  *
  *   offset 0     struct host_state_header (one 4 KiB page)
  *   offset 4096  slot 0: struct host_state_slot, then `payload_bytes` of values; padded to 4096
  *   ...          slot 1
  *
  * The slot of seq is slot seq % 2. A slot is a seqlock: `lock` is odd while it is written; the
- * reader
- * takes a copy and checks lock, seq and CRC32C. A cut uses the slot of its own seq or does not
- * happen.
+ * reader takes a copy and checks lock, seq and CRC32C. A cut uses the slot of its own seq or does
+ * not happen.
  *
  * Values lie one after another, 8-byte aligned: I64, U64, F64: 8 bytes; BYTES: uint64 length, then
- * `capacity` bytes padded to 8 (bytes beyond the length are zero).
- * Owner: libcairn makes and seals the memfd; the agent maps it read-only. One writer, any readers.
+ * `capacity` bytes padded to 8 (bytes beyond the length are zero). Owner: libcairn makes and seals
+ * the memfd; the agent maps it read-only. One writer, any readers.
  */
 #ifndef CAIRN_HOST_STATE_H
 #define CAIRN_HOST_STATE_H
@@ -62,9 +60,8 @@ int host_state_check(const void *mapping, uint64_t mapping_bytes, struct cairn_e
 /* Trainer side: before cut_update_end of `seq`. */
 void host_state_publish(void *mapping, uint64_t seq, int64_t step, const void *payload);
 /* Copier: copy the slot of exactly `seq` into payload (payload_bytes of the header as checked by
- * the caller's
- * `payload_bytes`). STALE if the slot holds another seq or is being written, CORRUPT if the CRC
- * differs. */
+ * the caller's `payload_bytes`). STALE if the slot holds another seq or is being written, CORRUPT
+ * if the CRC differs. */
 int host_state_read(const void *mapping, uint64_t payload_bytes, uint64_t seq, int64_t *ret_step,
                     void *payload, struct cairn_error *reterr);
 

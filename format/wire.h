@@ -7,12 +7,10 @@
  *           payload (one protobuf Envelope)
  *
  * wire_send never blocks longer than the deadline; wire_receive allocates from the caller's arena
- * only after
- * the lengths were checked. Received descriptors are close-on-exec and owned by the caller (struct
- * wire_fds);
- * wire_fds_done closes what was not taken. A packet with too many descriptors, a truncated packet
- * or unknown
- * bytes yields CORRUPT and closes all of its descriptors; the connection should then be dropped.
+ * only after the lengths were checked. Received descriptors are close-on-exec and owned by the
+ * caller (struct wire_fds); wire_fds_done closes what was not taken. A packet with too many
+ * descriptors, a truncated packet or unknown bytes yields CORRUPT and closes all of its
+ * descriptors; the connection should then be dropped.
  */
 #ifndef CAIRN_WIRE_H
 #define CAIRN_WIRE_H
@@ -49,17 +47,15 @@ int wire_receive(int socket, struct arena *arena, Cairn__Control__Envelope **ret
 void wire_failure_fill(Cairn__Control__Failure *f, const struct cairn_error *e);
 void wire_failure_read(const Cairn__Control__Failure *f, struct cairn_error *ret);
 
-/* "…/cairn/RUN.sock": where a run's agent listens. $CAIRN_SOCKET, else /run/cairn/cairnd.sock
- * where it exists, else
- * $XDG_RUNTIME_DIR/cairn/RUN.sock, else <tmp>/cairn-UID/RUN.sock (directory 0700, owner checked).
- * */
+/* "…/cairn/RUN.sock": where a run's agent listens. $CAIRN_SOCKET, else /run/cairn/cairnd.sock where
+ * it exists, else $XDG_RUNTIME_DIR/cairn/RUN.sock, else <tmp>/cairn-UID/RUN.sock (directory 0700,
+ * owner checked). */
 int wire_socket_path(const char *run, char *path, size_t bytes, struct cairn_error *reterr);
 /* Connect; UNREACHABLE with the path and what to do. */
 int wire_connect(const char *path, int *ret_socket, struct cairn_error *reterr);
 
 /* A sealed memfd: create with these bytes and F_SEAL_SHRINK|GROW|(WRITE if read_only)|SEAL; check
- * one received:
- * seals are there, size equals. */
+ * one received: seals are there, size equals. */
 int wire_memfd_create(const char *name, uint64_t bytes, int *ret_fd, struct cairn_error *reterr);
 int wire_memfd_seal(int fd, int seals, struct cairn_error *reterr);
 int wire_memfd_check(int fd, int seals, uint64_t bytes_min, uint64_t bytes_max, uint64_t *ret_bytes,
