@@ -208,6 +208,25 @@ newest_step_of() {
                 awk '$1 == "true" { print $2 }'
 }
 
+# The host values of a checkpoint, a line each, without the clock; and its tensors with their checksums.
+values_of() {
+        "$cairn" inspect "$1" --json | "$helpers/json" states.0.values | tr ',' '\n' |
+                grep -v time.seconds
+}
+tensors_of() {
+        "$cairn" inspect "$1" --tensors --json |
+                "$helpers/json" 'tensors.*.name&role&dtype&stored_dtype&shape&true_step&extents' |
+                sed 's/"offset":[0-9]*,*//g'
+}
+# Two checkpoints hold the same state, bit for bit.
+same_state() {
+        values_of "$1" >"$work/state-1" && tensors_of "$1" >>"$work/state-1"
+        values_of "$2" >"$work/state-2" && tensors_of "$2" >>"$work/state-2"
+        [ "$(wc -l <"$work/state-1")" -gt 10 ] || die "$1 holds next to nothing"
+        cmp -s "$work/state-1" "$work/state-2" ||
+                die "$1 and $2 differ: $(diff "$work/state-1" "$work/state-2" | head -n 4)"
+}
+
 # Names, types, modes, sizes, times and contents of everything below a folder.
 digest() {
         (cd "$1" && find . -printf '%P %y %m %s %T@\n' | sort && find . -type f -print0 | sort -z |

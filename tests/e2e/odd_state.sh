@@ -59,14 +59,8 @@ args=(--dtype bf16 --steps 40 --ema 0.9 --dropout 0.1)
 run bf16-whole --every 10m -- "${tiny[@]}" "${args[@]}"
 run bf16-parts --every 10m -- "${tiny[@]}" "${args[@]}" --stop-at 20
 run bf16-parts --mode resume --every 10m -- "${tiny[@]}" "${args[@]}"
-table() {
-        "$cairn" inspect "$1@40" --tensors --json |
-                json 'tensors.*.name&role&dtype&stored_dtype&shape&true_step&extents' |
-                sed 's/"offset":[0-9]*,*//g'
-}
-table bf16-whole >"$work/whole"
-table bf16-parts >"$work/parts"
-cmp -s "$work/whole" "$work/parts" || die "tensors differ: $(diff "$work/whole" "$work/parts" | head -n 4)"
+same_state bf16-whole@40 bf16-parts@40
+tensors_of bf16-whole@40 >"$work/whole"
 grep -q ' parameter bf16 bf16 ' "$work/whole" || die "no bf16 parameters"
 grep -q ' moment2 f32 f32 ' "$work/whole" || die "no fp32 moments"
 same_log "$work/bf16-whole.log" "$work/bf16-parts.log"

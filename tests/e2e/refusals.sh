@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # What Cairn refuses: the exit status, a sentence that names thing, reason and remedy, and a store in
-# which not a byte, name, size or time has changed (RESUME-5, 6, 7, 10; DESIGN sections 9 and 11).
+# which not a byte, name, size or time has changed (RESUME-5, 6, 7, 10; docs/OPERATIONS.md).
 . "$(dirname "$0")/lib.sh"
 args=(--steps 30 --seed 3)
 trainer=("${tiny[@]}" "${args[@]}")

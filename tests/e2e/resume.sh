@@ -5,12 +5,8 @@
 # it; the rows of refusals, kills and odd tensors are in the other scripts (README.md lists them).
 . "$(dirname "$0")/lib.sh"
 
-values() { # checkpoint: name and value of each host value, without the clock
-        "$cairn" inspect "$1" --json >"$work/inspect"
-        "$helpers/json" 'states.0.values' <"$work/inspect" | tr ',' '\n' | grep -v time.seconds
-}
 value() { # checkpoint, name
-        values "$1" | sed -n "s/.*\"$2\"://p" | tr -d '"{}'
+        values_of "$1" | sed -n "s/.*\"$2\"://p" | tr -d '"{}'
 }
 
 # Row 1: weights only; step, moments, schedule, EMA counter and data order begin anew.
@@ -22,7 +18,7 @@ wait_for 10 grep -q '^start ' "$work/warm.out"
 try 0 committed "$cairn" snapshot warm --wait --json
 [ "$(json step <<<"$said")" -eq 0 ] || die "init-from: the first cut is not step 0: $said"
 [ "$(value warm@0 data.samples)" = 0 ] && [ "$(value warm@0 ema.updates)" = 0 ] ||
-        die "init-from: counters are not 0: $(values warm@0)"
+        die "init-from: counters are not 0: $(values_of warm@0)"
 crc() { # checkpoint, tensor: its checksum
         "$cairn" inspect "$1" --tensors --json | json 'tensors.*.name&extents' |
                 sed -n "s/^$2 .*\"crc32c\":\([0-9]*\).*/\1/p"
@@ -56,7 +52,9 @@ for decay in linear cosine; do
         kill_all
         run "$decay-0" --mode resume --every 10m -- "${tiny[@]}" "${args[@]}"
         same_log "$work/whole-$decay.log" "$work/$decay-0.log"
-        [ "$(values whole-$decay@40)" = "$(values "$decay-20@40")" ] || die "host values differ at the end"
+        for cut in 0 5 10 20 39; do
+                same_state "whole-$decay@40" "$decay-$cut@40"
+        done
         ok "RESUME-25 RESUME-27 RESUME-28 RESUME-32 $decay: cut at 0, 5, 10, 20 and 39"
 done
 
@@ -66,12 +64,12 @@ run scaler --every 10m -- "${tiny[@]}" "${args[@]}"
 start scaled --every 10m -- "${tiny[@]}" "${args[@]}" --stall-step 32 --stall-ms 60000
 wait_step "$work/scaled.log" 31 10
 try 0 '"step": 31' "$cairn" snapshot scaled --wait --json
-[ "$(value scaled@31 updates.skipped)" = 1 ] || die "the overflow was not skipped: $(values scaled@31)"
+[ "$(value scaled@31 updates.skipped)" = 1 ] || die "the overflow was not skipped: $(values_of scaled@31)"
 [ "$(value scaled@31 loss_scale.good_steps)" = 0 ] || die "the growth counter was not reset"
 kill_all
 run scaled --mode resume --every 10m -- "${tiny[@]}" "${args[@]}"
 same_log "$work/scaler.log" "$work/scaled.log"
-[ "$(values scaler@60)" = "$(values scaled@60)" ] || die "host values differ at the end"
+same_state scaler@60 scaled@60
 ok "RESUME-29 overflow just before the kill: scale $(value scaled@60 loss_scale.value), same as uninterrupted"
 
 run phases --every 10m -- "${tiny[@]}" "${args[@]}"
@@ -85,6 +83,7 @@ finish 20
 expect_code 0
 same_log "$work/phases.log" "$work/phase.log"
 [ "$(grep -c 'restart [0-9]* from step' "$output")" -eq 4 ] || die "it did not resume four times"
+same_state phases@60 phase@60
 [ "$(value phase@60 accumulation.phase)" = 0 ] || die "a cut inside an accumulation"
 ok "RESUME-31 killed inside accumulations: the same optimizer steps"
 
