@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * intent.h - what a start means for a run as it was found (DESIGN section 9): begin, resume from
+ * intent.h - what a start means for a run as it was found (docs/OPERATIONS.md): begin, resume from
  * which checkpoint, nothing to do, or a refusal that says what to do instead. A pure function of
  * the request and the scan; looks at checkpoints only through `verify`, changes nothing.
  */

@@ -67,7 +67,7 @@ struct start_reply {
         char finished_reason[128];
         char note[STORE_NOTE_BYTES]; /* fell back from ..., rolled forward ... */
 };
-/* Judge on a read-only scan, then make a generation exactly in the order of DESIGN section 6: claim
+/* Judge on a read-only scan, then make a generation exactly in the order of docs/FORMAT.md: claim
  * GEN-n exclusively -> rename older .pending-* to .stale-* -> roll forward a complete stale attempt
  * on the lineage -> fsync the run's directory
  * -> choose the parent -> link GEN-n.start whole. A refused start changes nothing. Takes the run's

@@ -7,8 +7,8 @@
  *     log_event(LOG_LEVEL_INFO, "session=%u rank=%u state=%s", id, rank, name);
  *
  * One write(2) a line; values are escaped by the caller through text_escape. The level is the one
- * global that STYLE 11 allows. $CAIRN_LOG (error|warning|info|debug) overrides the level given to
- * log_init.
+ * global that docs/STYLE.md allows. $CAIRN_LOG (error|warning|info|debug) overrides the level given
+ * to log_init.
  */
 #ifndef CAIRN_LOG_H
 #define CAIRN_LOG_H

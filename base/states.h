@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * states.h - state machines as tables (STYLE 22). A long-lived object has an enum, a table of rows
- * {name, allowed-successors mask} and one setter; the setter calls state_table_step.
+ * states.h - state machines as tables (docs/STYLE.md). A long-lived object has an enum, a table of
+ * rows {name, allowed-successors mask} and one setter; the setter calls state_table_step.
  *
  *     static const struct state_row session_states[] = {
  *             [SESSION_NEW] = {"new", STATE_TO(SESSION_SEALING) | STATE_TO(SESSION_ENDED)}, ...

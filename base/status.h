@@ -2,9 +2,9 @@
  *
  * status.h - errors with context.
  *
- * A function that can fail returns 0 or a negative enum cairn_status and takes
- * `struct cairn_error *reterr` last (NULL allowed). The error is filled once, where the failure
- * happened, and travels up unchanged:
+ * A function that can fail returns 0 or a negative enum cairn_status and takes `struct cairn_error
+ * *reterr` last (NULL allowed). The error is filled once, where the failure happened, and travels
+ * up unchanged:
  *
  *     fd = io->openat(...);
  *     if (fd < 0)
@@ -46,7 +46,7 @@ int error_set_errno_at(struct cairn_error *reterr, int error_number, const char 
 
 int error_status_of_errno(int error_number);
 const char *status_name(int status); /* "BUSY"; never NULL */
-/* Exit status of a tool for an outcome (DESIGN section 11): 0 64 65 66 69 73 74 75 77 78 124,
+/* Exit status of a tool for an outcome (docs/OPERATIONS.md): 0 64 65 66 69 73 74 75 77 78 124,
  * else 70. */
 int status_exit_code(int status);
 

@@ -86,7 +86,7 @@ CAIRN_API int cairn_open(const struct cairn_options *o, struct cairn **ret);
 CAIRN_API void cairn_close(struct cairn *c);
 CAIRN_API const char *cairn_error_text(const struct cairn *c);
 CAIRN_API int cairn_exit_code(
-        const struct cairn *c); /* of the last error: DESIGN's table, 69 for "no agent" */
+        const struct cairn *c); /* of the last error: docs/OPERATIONS.md, 69 for "no agent" */
 CAIRN_API const char *cairn_version(void);
 
 /* What the operator decided for this start. Strings live as long as the handle. */

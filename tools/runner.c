@@ -21,19 +21,20 @@
 #include <unistd.h>
 
 #define AGENT_START_NS (20 * NSEC_PER_SEC)
+#define AGENT_START_TRIES 3
 #define AGENT_RETRY_NS (50 * NSEC_PER_MSEC)
 #define AGENT_END_NS (90 * NSEC_PER_SEC)
 #define SYSTEM_AGENT_NS (60 * NSEC_PER_SEC)
 #define REQUEST_NS (300 * NSEC_PER_SEC)
 #define STOP_DEADLINE_NS (120 * NSEC_PER_SEC)
-#define PEER_RANKS_END_NS                                                       \
+#define PEER_RANKS_END_NS \
         (10 * NSEC_PER_SEC) /* ranks whose fellow failed: SIGTERM, then SIGKILL \
                              */
 #define BACKOFF_NS (200 * NSEC_PER_MSEC)
 #define BACKOFF_NS_MAX (30 * NSEC_PER_SEC)
 
-/* Exit statuses after which another start cannot do better (DESIGN section 9), and 75: the machine
- * is going away. */
+/* Exit statuses after which another start cannot do better (docs/OPERATIONS.md), and 75: the
+ * machine is going away. */
 static bool is_final(int code) {
         static const int codes[] = {64, 65, 66, 73, 75, 77, 78};
         for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++)
@@ -48,7 +49,8 @@ struct runner {
         struct control agent;
         char socket[PATH_MAX];
         bool system_agent;
-        pid_t agent_pid; /* private agent; 0: none */
+        pid_t agent_pid;   /* private agent; 0: none */
+        bool agent_killed; /* by a signal, while it started */
         int signal_fd;
         struct ranks ranks;
         uint64_t generation, restart, restarts_without_commit;
@@ -94,6 +96,7 @@ static int connect_and_greet(struct runner *r, uint64_t deadline_ns, struct cair
                 if (r->agent_pid > 0 &&
                     waitpid(r->agent_pid, &wait_status, WNOHANG) == r->agent_pid) {
                         r->agent_pid = 0;
+                        r->agent_killed = WIFSIGNALED(wait_status);
                         return error_set(reterr, CAIRN_ERR_UNREACHABLE, "start agent", r->socket,
                                          "cairnd ended with status %d",
                                          ranks_exit_status(wait_status));
@@ -102,9 +105,17 @@ static int connect_and_greet(struct runner *r, uint64_t deadline_ns, struct cair
         }
 }
 
+/* One that was killed while it started says nothing about the next one. */
 static int agent_start(struct runner *r, struct cairn_error *reterr) {
-        TRY(agent_process_start(r->options->store, r->socket, -1, &r->agent_pid, reterr));
-        return connect_and_greet(r, clock_now(&clock_system) + AGENT_START_NS, reterr);
+        int status = 0;
+        for (int tries = 0; tries < AGENT_START_TRIES; tries++) {
+                r->agent_killed = false;
+                TRY(agent_process_start(r->options->store, r->socket, -1, &r->agent_pid, reterr));
+                status = connect_and_greet(r, clock_now(&clock_system) + AGENT_START_NS, reterr);
+                if (status == 0 || !r->agent_killed)
+                        break;
+        }
+        return status;
 }
 
 /* The run's agent: the system's where there is one, else a private one. A private one that answers

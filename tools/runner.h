@@ -27,7 +27,7 @@ struct runner_options {
         char **command;
 };
 
-/* Runs to the end; returns the exit status of DESIGN's table or the child's. Prints what an
+/* Runs to the end; returns the exit status of docs/OPERATIONS.md or the child's. Prints what an
  * operator needs to know on standard error. */
 int runner_main(const struct command *self, const struct runner_options *options);
 
