@@ -424,23 +424,31 @@ static int dispatch(struct saver *s, const struct saver_message *m, struct wire_
 
 /* ---- main ---- */
 
-static int serve(struct saver *s) {
-        struct pollfd fds[] = {{.fd = s->socket, .events = POLLIN},
-                               {.fd = s->event_fd, .events = POLLIN}};
-        bool populating = s->staging.base && s->staging.populated < s->staging.bytes;
-        (void) poll(fds, s->event_fd >= 0 ? 2 : 1, populating ? 0 : -1);
-        if (fds[1].revents && s->event_fd >= 0)
-                clear_event(s);
-        if (fds[0].revents) {
+/* All that has arrived. */
+static int receive_all(struct saver *s, bool *ret_any) {
+        for (*ret_any = false;; *ret_any = true) {
                 struct saver_message m;
                 struct wire_fds received = WIRE_FDS_INIT;
                 int r = receive_message(s, &m, &received);
                 if (r == 0)
                         r = dispatch(s, &m, &received);
                 wire_fds_done(&received);
-                if (r < 0 && r != CAIRN_ERR_BUSY)
-                        return r;
-        } else if (populating && !fds[1].revents)
+                if (r < 0)
+                        return r == CAIRN_ERR_BUSY ? 0 : r;
+        }
+}
+
+static int serve(struct saver *s) {
+        struct pollfd fds[] = {{.fd = s->socket, .events = POLLIN},
+                               {.fd = s->event_fd, .events = POLLIN}};
+        bool populating = s->staging.base && s->staging.populated < s->staging.bytes, any;
+        (void) poll(fds, s->event_fd >= 0 ? 2 : 1, populating ? 0 : -1);
+        if (fds[1].revents && s->event_fd >= 0)
+                clear_event(s);
+        /* Also where only the eventfd was ready: files that were sent before a request must not be missed, or it would be
+         * declined. */
+        TRY(receive_all(s, &any));
+        if (populating && !any && !fds[1].revents)
                 (void) staging_populate(&s->staging);
         return try_cut(s);
 }
