@@ -395,7 +395,7 @@ static void ask_files(struct run_attempt *a, uint32_t first) {
 }
 
 static bool wants_attempt(const struct run *run) {
-        if (run->state != RUN_LIVE || run->fenced || run->end.wanted || run->finish.done ||
+        if (run->state != RUN_LIVE || run->fenced || run->finish.done ||
             loop_now(&run->agent->loop) < run->open_after_ns)
                 return false;
         for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++) {
@@ -408,14 +408,15 @@ static bool wants_attempt(const struct run *run) {
                 if (spare)
                         return false;
         }
-        /* Before the trainers are there: a fast one asks for a cut milliseconds after its seal. */
+        /* Before the trainers are there: a fast one asks for a cut milliseconds after its seal. And as
+         * long as one lives, for it may be saving its last step while the run ends. */
         bool any = false;
         for (uint32_t rank = 0; rank < run->world; rank++) {
                 if (run->sessions[rank] && !run->sessions[rank]->dead)
                         return true;
                 any = any || run->sessions[rank];
         }
-        return !any && run->generation > 0;
+        return !any && run->generation > 0 && !run->end.wanted;
 }
 
 static void open_next(struct run *run) {
