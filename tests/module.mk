@@ -18,6 +18,14 @@ UNIT := $(filter $(TESTS:%=$(BUILD)/tests/unit/test_%),$(UNIT))
 SIM := $(filter $(TESTS:%=$(BUILD)/tests/sim/test_%),$(SIM))
 E2E := $(filter $(TESTS:%=tests/e2e/%.sh),$(E2E))
 endif
+# tests/fuzz/fuzz_X.c is one target, linked with replay.c for the checks and with libFuzzer for `make fuzz`.
+fuzz_SRC := $(wildcard tests/fuzz/*.c)
+fuzz_MAIN := $(wildcard tests/fuzz/fuzz_*.c)
+fuzz_SHARED := tests/fuzz/fuzz.c tests/fuzz/mutate.c tests/sim/simfs.c
+FUZZ := $(call test_programs,$(fuzz_MAIN))
+ifneq ($(TESTS),)
+FUZZ := $(filter $(TESTS:%=$(BUILD)/tests/fuzz/fuzz_%),$(FUZZ))
+endif
 LINT := $(wildcard tests/lint/*.sh)
 MODEL := $(wildcard tests/model/run)
 HELPER_LIB := $(if $(helper_SRC),$(BUILD)/lib/tests.a)
@@ -29,17 +37,25 @@ $(BUILD)/obj/tests/%.o: ROOM_CFLAGS = $(BLAS_CFLAGS)
 $(UNIT) $(SIM) $(E2E_HELPERS): $(BUILD)/%: $(BUILD)/obj/%.o $(HELPER_LIB) $(ALL_LIBS)
 	$(call link,$(CMOCKA_LIBS) $(BLAS_LIBS) $(PKG_LIBS))
 
+fuzz_parts := $(call objects,$(fuzz_SHARED) tools/options.c) $(call archives,agent client device format base)
+$(FUZZ): $(BUILD)/%: $(BUILD)/obj/%.o $(BUILD)/obj/tests/fuzz/replay.o $(fuzz_parts)
+	$(call link,$(PKG_LIBS))
+$(BUILD)/tests/fuzz/seeds: $(call objects,tests/fuzz/seeds.c tests/unit/format_sample.c) $(call archives,format base)
+	$(call link,$(CMOCKA_LIBS) $(PKG_LIBS))
+
 # What the tests may know: where the build is, and the compiler of the lint scripts.
 export BUILD CC CXX
 TESTS_RUN = tests/run
 
-.PHONY: check-run check-unit check-sim check-e2e check-model check-lint check-kill check-headers check-includes
-check-run: all $(UNIT) $(SIM) $(E2E_HELPERS)
-	@$(TESTS_RUN) $(UNIT) $(SIM) $(LINT) $(MODEL) $(E2E)
+.PHONY: check-run check-unit check-sim check-fuzz check-e2e check-model check-lint check-kill check-headers check-includes
+check-run: all $(UNIT) $(SIM) $(FUZZ) $(E2E_HELPERS)
+	@$(TESTS_RUN) $(UNIT) $(SIM) $(FUZZ) $(LINT) $(MODEL) $(E2E)
 check-unit: $(UNIT)
 	@$(TESTS_RUN) $(UNIT)
 check-sim: $(SIM)
 	@$(TESTS_RUN) $(SIM)
+check-fuzz: $(FUZZ)
+	@$(TESTS_RUN) $(FUZZ)
 check-e2e: all $(E2E_HELPERS)
 	@$(TESTS_RUN) $(E2E)
 check-model:
@@ -54,15 +70,35 @@ check-kill: all $(E2E_HELPERS)
 	@ROUNDS='$(ROUNDS)' SEED='$(SEED)' BUILD='$(BUILD)' tests/e2e/kill.sh
 
 .PHONY: check-sanitized check-races
-check-sanitized: all $(UNIT) $(SIM) $(E2E_HELPERS)
-	@$(TESTS_RUN) -t 600 $(UNIT) $(SIM) $(E2E)
+check-sanitized: all $(UNIT) $(SIM) $(FUZZ) $(E2E_HELPERS)
+	@$(TESTS_RUN) -t 600 $(UNIT) $(SIM) $(FUZZ) $(E2E)
 # The race detector of this compiler does not know the widest address space randomization.
 check-races: $(UNIT) $(SIM)
 	@if setarch -R true 2>/dev/null; then exec setarch -R $(TESTS_RUN) -t 600 $(UNIT) $(SIM); \
 		else exec $(TESTS_RUN) -t 600 $(UNIT) $(SIM); fi
 
+# ---- fuzzing ----
+# make fuzz [FUZZ_SECONDS=10] [TARGET=file]: a build of its own, by clang. fuzz-seeds is for changes of the format.
+FUZZ_SECONDS ?= 10
+FUZZERS := $(FUZZ:%=%-libfuzzer)
+ifneq ($(TARGET),)
+FUZZERS := $(filter $(TARGET:%=$(BUILD)/tests/fuzz/fuzz_%-libfuzzer),$(FUZZERS))
+endif
+
+.PHONY: fuzz fuzz-run fuzz-seeds
+fuzz:
+	@./setup fuzz
+	@$(MAKE) BUILD=$(BUILD)/fuzz CC=clang SANITIZE=address,undefined WARNINGS=-Wall \
+		CFLAGS='-O1 -g -fsanitize=fuzzer-no-link -Wno-attributes -Wno-unknown-pragmas' fuzz-run
+fuzz-run: $(FUZZERS)
+	@tests/fuzz/run '$(FUZZ_SECONDS)' $(FUZZERS)
+$(FUZZERS): $(BUILD)/tests/fuzz/%-libfuzzer: $(BUILD)/obj/tests/fuzz/%.o $(fuzz_parts)
+	$(call link,-fsanitize=fuzzer $(PKG_LIBS))
+fuzz-seeds: $(BUILD)/tests/fuzz/seeds
+	@mkdir -p tests/fuzz/corpus && $(BUILD)/tests/fuzz/seeds tests/fuzz/corpus
+
 # ---- style ----
-ALL_SRC := $(foreach room,$(ROOMS),$($(room)_SRC)) $(unit_SRC) $(sim_SRC) $(helper_SRC) $(e2e_SRC)
+ALL_SRC := $(foreach room,$(ROOMS),$($(room)_SRC)) $(unit_SRC) $(sim_SRC) $(helper_SRC) $(e2e_SRC) $(fuzz_SRC)
 ALL_HDR := $(wildcard $(ROOMS:%=%/*.h) tests/*/*.h)
 
 .PHONY: tidy tidy-files format format-check

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * seeds.c - writes the inputs that the corpora started from: seeds FOLDER. Needed again when the
+ * format changes; what the fuzzers found since then lies beside them.
+ */
+#include "base/cleanup.h"
+#include "base/limits.h"
+#include "format/control.pb-c.h"
+#include "format/host_state.h"
+#include "format/plan.h"
+#include "tests/test.h"
+#include "tests/unit/format_sample.h"
+
+#include <sys/stat.h>
+
+#define CHECKPOINT "000000000005-g0001"
+
+static int out; /* the folder */
+
+struct text {
+        uint8_t bytes[1 << 18];
+        size_t count;
+};
+
+static void add(struct text *t, const void *bytes, size_t count) {
+        assert_true(count <= sizeof t->bytes - t->count);
+        memcpy(t->bytes + t->count, bytes, count);
+        t->count += count;
+}
+
+static void add_file(struct text *t, int dirfd, const char *path) {
+        _cleanup_close_ int fd = openat(dirfd, path, O_RDONLY | O_CLOEXEC);
+        assert_true(fd >= 0);
+        ssize_t n = read(fd, t->bytes + t->count, sizeof t->bytes - t->count);
+        assert_true(n >= 0);
+        t->count += (size_t) n;
+}
+
+static void save(const char *target, const char *name, const struct text *t) {
+        char path[128];
+        (void) mkdirat(out, target, 0755);
+        (void) snprintf(path, sizeof path, "%s/%s", target, name);
+        sample_write(out, path, t->bytes, t->count);
+}
+
+static void save_bytes(const char *target, const char *name, const void *bytes, size_t count) {
+        static struct text t;
+        t.count = 0;
+        add(&t, bytes, count);
+        save(target, name, &t);
+}
+
+static void files(int run) {
+        static const char *const paths[][2] = {
+                {CHECKPOINT "/COMMIT", "commit"},
+                {CHECKPOINT "/INDEX", "index"},
+                {CHECKPOINT "/rank-00000.manifest", "manifest-0"},
+                {CHECKPOINT "/rank-00001.manifest", "manifest-1"},
+                {CHECKPOINT "/rank-00000.data", "data"},
+                {"GEN-0001", "generation"},
+                {"GEN-0001.start", "generation-start"},
+                {"marks/FINISHED", "mark"},
+                {"../CAIRN-STORE", "store"},
+        };
+        static struct text t;
+        for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
+                t.count = 0;
+                add_file(&t, run, paths[i][0]);
+                t.count = t.count > 4096 && i == 4 ? 4096 : t.count;
+                save("file", paths[i][1], &t);
+        }
+        t.count = 0;
+        add_file(&t, AT_FDCWD, "tests/golden/v1/inventory");
+        save("file", "inventory", &t);
+        save("source", "golden", &t);
+        t.count = 0;
+        add_file(&t, AT_FDCWD, "tests/golden/v1/gold/000000000042-g0001/INDEX");
+        save("file", "index-golden", &t);
+}
+
+static void groups(int run) {
+        static const char *const parts[] = {"GEN-0001",
+                                            "GEN-0001.start",
+                                            "GEN-0002",
+                                            "GEN-0002.start",
+                                            CHECKPOINT "/COMMIT",
+                                            CHECKPOINT "/INDEX",
+                                            CHECKPOINT "/rank-00000.manifest",
+                                            CHECKPOINT "/rank-00001.manifest"};
+        static struct text t;
+        t.count = 0;
+        add_file(&t, run, parts[6]);
+        add_file(&t, run, parts[7]);
+        save("merge", "two", &t);
+        t.count = 0;
+        add_file(&t, run, "000000000004-g0001/rank-00000.manifest");
+        save("merge", "one", &t);
+        for (uint8_t flags = 0; flags < 8; flags++) {
+                char name[16];
+                t.count = 0;
+                add(&t, &flags, 1);
+                for (size_t i = 0; i < 8; i++)
+                        add_file(&t, run, parts[i]);
+                if (flags & 1)
+                        add_file(&t, run, "marks/FINISHED");
+                (void) snprintf(name, sizeof name, "flags-%u", flags);
+                save("checkpoint", name, &t);
+                t.count = 0;
+                add(&t, &flags, 1);
+                add_file(&t, run, parts[5]);
+                save("binding", name, &t);
+        }
+}
+
+static void plans(void) {
+        struct plan_range ranges[] = {{.rank = 0, .file_offset = 4096, .bytes = 100},
+                                      {.rank = 0, .file_offset = 4352, .bytes = 256},
+                                      {.rank = 1, .file_offset = 4096, .bytes = 1}};
+        uint8_t bytes[4 + 32 + 3 * 32] = {2};
+        uint64_t staging_bytes;
+        assert_int_equal(plan_write(bytes + 4, ranges, 3, &staging_bytes, NULL), 0);
+        save_bytes("plan", "three", bytes, sizeof bytes);
+        assert_int_equal(plan_write(bytes + 4, ranges, 0, &staging_bytes, NULL), 0);
+        save_bytes("plan", "none", bytes, 36);
+}
+
+static void envelope(const char *name, Cairn__Control__Envelope *e) {
+        uint8_t bytes[4096] = {0x80 | 2};
+        size_t n = cairn__control__envelope__pack(e, bytes + 1);
+        save_bytes("wire", name, bytes, n + 1);
+}
+
+static ProtobufCBinaryData data(const char *s) {
+        return (ProtobufCBinaryData){strlen(s), (uint8_t *) (uintptr_t) s};
+}
+
+static void envelopes(void) {
+        Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
+        Cairn__Control__Hello hello = CAIRN__CONTROL__HELLO__INIT;
+        Cairn__Control__Failure failure = CAIRN__CONTROL__FAILURE__INIT;
+        Cairn__Control__Restore restore = CAIRN__CONTROL__RESTORE__INIT;
+
+        e.id = 1;
+        e.body_case = CAIRN__CONTROL__ENVELOPE__BODY_HELLO;
+        e.hello = &hello;
+        hello.run = data("run");
+        envelope("hello", &e);
+        e.body_case = CAIRN__CONTROL__ENVELOPE__BODY__NOT_SET;
+        e.failure = &failure;
+        failure.status = -3;
+        failure.message = data("no");
+        envelope("failure", &e);
+        e.failure = NULL;
+        e.body_case = CAIRN__CONTROL__ENVELOPE__BODY_RESTORE;
+        e.restore = &restore;
+        restore.checkpoint = data(CHECKPOINT);
+        restore.range_count = 3;
+        envelope("restore", &e);
+        save_bytes("wire", "raw", "\1CRN1\4\0\0\0\0\0\0\0\1\0\0\0abcd", 21);
+}
+
+static void host_states(void) {
+        enum { PAYLOAD = 64 };
+        static _Alignas(64) uint8_t mapping[3 * 4096];
+        struct text *t = calloc(1, sizeof *t);
+        uint32_t head[2] = {sizeof mapping / 8, 1};
+        uint8_t payload[PAYLOAD] = "host state";
+
+        assert_non_null(t);
+        assert_int_equal(host_state_bytes(PAYLOAD), sizeof mapping);
+        host_state_init(mapping, PAYLOAD);
+        host_state_publish(mapping, 4, 9, payload);
+        host_state_publish(mapping, 5, 10, payload);
+        add(t, head, sizeof head);
+        add(t, mapping, 32);
+        add(t, mapping + 4096, 64);
+        add(t, mapping + 8192, 64);
+        add(t, payload, PAYLOAD);
+        save("host_state", "two", t);
+        free(t);
+}
+
+static void texts(void) {
+        static const struct {
+                const char *target, *name, *text;
+        } seeds[] = {
+                {"cut", "normal", "\1\7\0\0\0\0\0\0\0\1\2\3\1\5\6\0\1\7\0\0\0\0\0\0\0\1\11"},
+                {"cut", "decline", "\1\7\0\0\0\0\0\0\0\1\2\4\5\10\0\14\1\13\1"},
+                {"config", "all",
+                 "store = /tmp/store\nsocket = /tmp/s\nstaging_bytes_max = 16M\nkeep_last = 3\n"
+                 "group = cairn\nlog_level = info\nstop_deadline_s = 30\n"},
+                {"config", "sections", "[cairn]\nstore = x\n; remark\nkey"},
+                {"config", "bytes", "8589934592G"},
+                {"names", "checkpoint", "\100" CHECKPOINT},
+                {"names", "generation", "\100GEN-0003.start"},
+                {"names", "pending", "\100.pending-g0003-a000001"},
+                {"names", "stale", "\100.stale-g0003-a000001-by-g0004"},
+                {"names", "escape", "\40\33]0;title\7\302\233red \"%s%n\" \\ $(x) \377"},
+                {"names", "dtype", "\10bf16"},
+                {"names", "duration",
+                 "\10"
+                 "1.5h"},
+                {"options", "all",
+                 "run\n--flag\n--string\nx\n--count=7\n--step\n3\n--time\n2h\n"
+                 "--list\na=b\n--\nrest"},
+                {"options", "help", "--help"},
+                {"options", "wrong", "--cuont\n--count\n-1"},
+        };
+        for (size_t i = 0; i < sizeof seeds / sizeof seeds[0]; i++) {
+                bool cut = strcmp(seeds[i].target, "cut") == 0;
+                /* The operations hold zeros; how many follow does not matter. */
+                save_bytes(seeds[i].target, seeds[i].name, seeds[i].text,
+                           cut ? 18 : strlen(seeds[i].text));
+        }
+}
+
+int main(int argc, char **argv) {
+        char path[256];
+        if (argc != 2)
+                return 64;
+        out = open(argv[1], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        assert_true(out >= 0);
+        _cleanup_close_ int store = test_folder(path, sizeof path);
+        sample_store_marker(store);
+        assert_int_equal(mkdirat(store, "run", 0755), 0);
+        _cleanup_close_ int run = openat(store, "run", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        assert_int_equal(mkdirat(run, "marks", 0755), 0);
+        sample_claim(run, "run", 1, 2);
+        sample_start(run, 1, NULL);
+        sample_checkpoint(run, "run", 1, 5, 2, NULL, 0);
+        sample_checkpoint(run, "run", 1, 4, 1, NULL, SAMPLE_SUSPECT);
+        sample_claim(run, "run", 2, 1);
+        sample_start(run, 2, CHECKPOINT);
+        sample_mark(run, "FINISHED", FILE_MARK_FINISHED, "steps done", 5, 1);
+        files(run);
+        groups(run);
+        plans();
+        envelopes();
+        host_states();
+        texts();
+        return 0;
+}
