@@ -66,6 +66,13 @@ int agent_process_start(const char *store, const char *socket, int log_fd, pid_t
         _exit(status_exit_code(CAIRN_ERR_UNREACHABLE));
 }
 
+const char *agent_process_system(void) {
+        const char *named = getenv("CAIRN_SOCKET");
+        if (named && *named)
+                return named;
+        return access(SYSTEM_SOCKET, F_OK) == 0 ? SYSTEM_SOCKET : NULL;
+}
+
 int agent_process_socket(const char *run, char *path, size_t bytes, bool *ret_system,
                          struct cairn_error *reterr) {
         const char *named = getenv("CAIRN_SOCKET");

@@ -17,6 +17,8 @@ int agent_process_find(const char *name, char *path, size_t bytes, struct cairn_
  * ours). */
 int agent_process_start(const char *store, const char *socket, int log_fd, pid_t *ret_pid,
                         struct cairn_error *reterr);
+/* Socket of the system agent, or the one that $CAIRN_SOCKET names; NULL: there is none. */
+const char *agent_process_system(void);
 /* Is a system agent (or one named by $CAIRN_SOCKET) in charge of this run? Fills `path` with the
  * socket in any case. */
 int agent_process_socket(const char *run, char *path, size_t bytes, bool *ret_system,

@@ -11,6 +11,8 @@
 static const struct command commands[] = {
         {"demo", "[--data FILE] [--keep]",
          "Train, kill, resume and compare: 30 seconds, no root, no GPU.", command_demo},
+        {"doctor", "[STORE] [--json]", "Can Cairn work here, and how well? What to do if not.",
+         command_doctor},
         {"init", "STORE [--kind shared|node-local]", "Make a directory a store for checkpoints.",
          command_init},
         {"run", "[options] -- CMD ...",

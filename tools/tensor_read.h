@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tensor_read.h - elements of a stored tensor in row-major order, whatever ranks and shards they lie
- * in. Reads what is asked for and no more; checks no CRC (`cairn verify` does).
+ * tensor_read.h - elements of a stored tensor in row-major order, whatever ranks and shards they
+ * lie in. Reads what is asked for and no more; checks no CRC (`cairn verify` does).
  *
  *     struct tensor_reader r;
  *     TRY(tensor_reader_open(&r, &io_system, run_fd, checkpoint, world, reterr));
