@@ -143,7 +143,7 @@ static void add_warning(struct saver *s, struct saver_message *m) {
         if (!warning || s->warned || m->status < 0)
                 return;
         s->warned = true;
-        m->warned_ring = true;
+        m->warned = true;
         (void) error_set(&m->error, CAIRN_ERR_UNSUPPORTED, "use the fast path of storage",
                          s->setup.run, "%s", warning);
 }

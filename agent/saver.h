@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * saver.h - the saver: one child of cairnd per session. It copies cuts into staging, writes them, reads checkpoints back
- * for a restore. A bus error, a device error or an OOM kill here costs a respawn and one snapshot.
+ * saver.h - the saver: one child of cairnd per session. It copies cuts into staging, writes them,
+ * reads checkpoints back for a restore. A bus error, a device error or an OOM kill here costs a
+ * respawn and one snapshot.
  *
  *   main thread   commands from cairnd, the copier's eventfd, copying (copier.c), CRCs, manifest
  *   I/O thread    owns the ring (ring.c, the only file that touches io_uring); never computes
  *
- * Started as `cairnd --saver` with the socketpair as descriptor 3. Messages are plain structs (the same binary on both
- * ends) over SEQPACKET, descriptors by SCM_RIGHTS. The saver ends at end-of-file.
+ * Started as `cairnd --saver` with the socketpair as descriptor 3. Messages are plain structs (the
+ * same binary on both ends) over SEQPACKET, descriptors by SCM_RIGHTS. The saver ends at
+ * end-of-file.
  *
  *   cairnd -> saver                                       saver -> cairnd
  *   SAVER_SETUP  fds: page, copier eventfd                SAVER_READY
@@ -17,15 +19,20 @@
  *   SAVER_TAKE   {seq}: a cut at or after seq is wanted     (as for a request in the page)
  *                even if that seq was answered (declined,
  *                void) before
- *                                                         SAVER_CUT      {attempt, seq, step, word} copy valid
- *                                                         SAVER_VOID     {seq, status} copy void; still armed
- *                                                         SAVER_WRITTEN  {status, step, bytes, uuid} data and manifest
- *                                                                        written and fsynced (manifest temporary name)
+ *                                                         SAVER_CUT      {attempt, seq, step,
+ * word} copy valid
+ *                                                         SAVER_VOID     {seq, status} copy void;
+ * still armed
+ *                                                         SAVER_WRITTEN  {status, step, bytes,
+ * uuid} data and manifest
+ *                                                                        written and fsynced
+ * (manifest temporary name)
  *   SAVER_DISARM                                          SAVER_DISARMED
  *   SAVER_RESTORE fds: plan, then SAVER_FILES fds: data   SAVER_RESTORED {status, bytes, ns}
  *
- * Claiming rule: a saver claims a request only when it is armed (files open), sealed with the page's present seal_number
- * and its staging is free; unarmed or writing it declines with BUSY; an unknown seal is declined with STALE.
+ * Claiming rule: a saver claims a request only when it is armed (files open), sealed with the
+ * page's present seal_number and its staging is free; unarmed or writing it declines with BUSY; an
+ * unknown seal is declined with STALE.
  */
 #ifndef CAIRN_AGENT_SAVER_H
 #define CAIRN_AGENT_SAVER_H
@@ -38,8 +45,23 @@
 
 #define SAVER_SOCKET_FD 3
 
-enum saver_verb { SAVER_SETUP = 1, SAVER_READY, SAVER_SLABS, SAVER_SEAL, SAVER_SEALED, SAVER_ARM, SAVER_TAKE, SAVER_DISARM,
-                  SAVER_DISARMED, SAVER_CUT, SAVER_VOID, SAVER_WRITTEN, SAVER_RESTORE, SAVER_FILES, SAVER_RESTORED };
+enum saver_verb {
+        SAVER_SETUP = 1,
+        SAVER_READY,
+        SAVER_SLABS,
+        SAVER_SEAL,
+        SAVER_SEALED,
+        SAVER_ARM,
+        SAVER_TAKE,
+        SAVER_DISARM,
+        SAVER_DISARMED,
+        SAVER_CUT,
+        SAVER_VOID,
+        SAVER_WRITTEN,
+        SAVER_RESTORE,
+        SAVER_FILES,
+        SAVER_RESTORED
+};
 struct saver_message {
         enum saver_verb verb;
         int status;
@@ -51,12 +73,12 @@ struct saver_message {
         uint64_t slab_bytes[8];
         uint32_t slab_kind[8];
         uint8_t data_uuid[16];
-        bool warned_ring, warned_direct; /* SAVER_WRITTEN, SAVER_RESTORED: fell back; `error` says why, once */
+        bool warned; /* SAVER_WRITTEN, SAVER_RESTORED: fell back; `error` says why, once */
         uint64_t non_finite_count;
 };
 /* The saver's main: returns its exit status. */
 int saver_main(int socket);
 
-/* ---- ring.h, staging.h, copier.h, writer.h, reader.h belong to the saver alone ---- */
+/* ring.h, staging.h, source.h, copier.h, writer.h and reader.h belong to the saver alone. */
 
 #endif

@@ -345,7 +345,7 @@ void session_saver_message(struct session *s, const struct saver_message *m, str
                                 s->write_rate = (uint64_t) ((__uint128_t) m->bytes * NSEC_PER_SEC /
                                                             m->duration_ns);
                 }
-                if (m->warned_ring || m->warned_direct)
+                if (m->warned)
                         note_error(s, "fast path", &m->error);
                 run_session_written(s->run, s, m);
                 break;
