@@ -10,7 +10,15 @@
 limit=0
 [ -n "${ROUNDS:-}" ] || limit=30
 "$cairn" init "$CAIRN_STORE" >"$work/init.out" 2>&1 || die "cairn init failed"
-if ! "$helpers/kill_driver" "$BUILD" "$work" "${ROUNDS:-15}" "$SEED" "$limit"; then
+status=0
+"$helpers/kill_driver" "$BUILD" "$work" "${ROUNDS:-15}" "$SEED" "$limit" | tee "$work/report" || status=$?
+if [ $status -ne 0 ]; then
+        for run in $(sed -n 's/^round [0-9]*, \(kill-[0-9]*\): ✗.*/\1/p' "$work/report" | sort -u); do
+                echo "--- what $run said"
+                tail -n 40 "$work/$run.out"
+                "$cairn" list "$run" || true
+        done
+        rm -f "$work"/*.out
         die "repeat it with: make check-kill ROUNDS=${ROUNDS:-15} SEED=$SEED"
 fi
 ok "B01 RESUME-42 random kills, seed $SEED"
