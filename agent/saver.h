@@ -11,24 +11,21 @@
  * same binary on both ends) over SEQPACKET, descriptors by SCM_RIGHTS. The saver ends at
  * end-of-file.
  *
- *   cairnd -> saver                                       saver -> cairnd
- *   SAVER_SETUP  fds: page, copier eventfd                SAVER_READY
- *   SAVER_SLABS  fds: slabs first.. (batches of 8)
- *   SAVER_SEAL   fds: inventory, host state, staging      SAVER_SEALED {status, probe copy rate}
- *   SAVER_ARM    fds: data, manifest                       (nothing: the next cut may be taken)
- *   SAVER_TAKE   {seq}: a cut at or after seq is wanted     (as for a request in the page)
- *                even if that seq was answered (declined,
- *                void) before
- *                                                         SAVER_CUT      {attempt, seq, step,
- * word} copy valid
- *                                                         SAVER_VOID     {seq, status} copy void;
- * still armed
- *                                                         SAVER_WRITTEN  {status, step, bytes,
- * uuid} data and manifest
- *                                                                        written and fsynced
- * (manifest temporary name)
- *   SAVER_DISARM                                          SAVER_DISARMED
- *   SAVER_RESTORE fds: plan, then SAVER_FILES fds: data   SAVER_RESTORED {status, bytes, ns}
+ *   cairnd -> saver                                    saver -> cairnd
+ *   SAVER_SETUP   fds: page, copier eventfd            SAVER_READY
+ *   SAVER_SLABS   fds: slabs first.. (batches of 8)
+ *   SAVER_SEAL    fds: inventory, host state, staging  SAVER_SEALED {status, probe copy rate}
+ *   SAVER_ARM     fds: data, manifest                  (nothing: the next cut may be taken)
+ *   SAVER_TAKE    {seq}: a cut at or after it is       (as for a request in the page)
+ *                 wanted, even if it was answered
+ *                 (declined, void) before
+ *                                                      SAVER_CUT {attempt, seq, step}: copied
+ *                                                      SAVER_VOID {seq, status}: still armed
+ *                                                      SAVER_WRITTEN {status, step, bytes, uuid}:
+ *                                                      data and manifest (temporary name) synced
+ *   SAVER_DISARM                                       SAVER_DISARMED
+ *   SAVER_RESTORE fds: plan, then SAVER_FILES          SAVER_RESTORED {status, bytes, ns}
+ *                 fds: data
  *
  * Claiming rule: a saver claims a request only when it is armed (files open), sealed with the
  * page's present seal_number and its staging is free; unarmed or writing it declines with BUSY; an
