@@ -20,6 +20,7 @@ struct command {
 int command_demo(const struct command *self, int argc, char **argv);
 int command_diff(const struct command *self, int argc, char **argv);
 int command_doctor(const struct command *self, int argc, char **argv);
+int command_drain(const struct command *self, int argc, char **argv);
 int command_init(const struct command *self, int argc, char **argv);
 int command_inspect(const struct command *self, int argc, char **argv);
 int command_list(const struct command *self, int argc, char **argv);

@@ -5,17 +5,22 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "tools/agent_call.h"
+#include "tools/agent_status.h"
 #include "tools/command.h"
 #include "tools/print_json.h"
 #include "tools/store_view.h"
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define SNAPSHOT_TIMEOUT_NS_DEFAULT (60 * NSEC_PER_SEC)
 #define SNAPSHOT_ANSWER_MARGIN_NS \
         (5 * NSEC_PER_SEC) /* the agent times the request; this only ends a dead one */
 #define TAG_BYTES_MAX 128
+#define PROGRESS_AFTER_NS (1 * NSEC_PER_SEC)
+#define PROGRESS_NS (200 * NSEC_PER_MSEC)
 
 static int print_reply(const Cairn__Control__SnapshotReply *reply, bool waited, uint64_t took_ns,
                        bool json) {
@@ -38,6 +43,58 @@ static int print_reply(const Cairn__Control__SnapshotReply *reply, bool waited, 
                        " taken; it is being written (add --wait to wait for the commit)\n",
                        reply->step);
         return 0;
+}
+
+/* How far it is, on a line that is drawn over. Asked on a connection of its own: the answer that is
+ * waited for may come at any time. */
+static void draw_progress(struct control *watcher, const char *run) {
+        char text[256], done[32], total[32];
+        json_t *status;
+        if ((watcher->socket < 0 && agent_call_open(watcher, run, NULL) < 0) ||
+            agent_status_ask(watcher, run, &status, NULL) < 0) {
+                control_close(watcher);
+                return;
+        }
+        const json_t *s =
+                json_object_get(json_array_get(json_object_get(status, "runs"), 0), "snapshot");
+        if (json_is_object(s))
+                (void) snprintf(
+                        text, sizeof text, "step %" PRId64 ", %s: %s of %s",
+                        agent_status_integer(s, "step"), agent_status_text(s, "stage"),
+                        human_bytes((uint64_t) agent_status_integer(s, "bytes_done"), done),
+                        human_bytes((uint64_t) agent_status_integer(s, "bytes_total"), total));
+        else
+                (void) snprintf(text, sizeof text, "waiting for the trainer to finish its step");
+        fprintf(stderr, "\r\033[K%s", text);
+        json_decref(status);
+}
+
+static int ask(struct control *agent, const char *run, Cairn__Control__Envelope *envelope,
+               uint64_t deadline_ns, bool progress, Cairn__Control__Envelope **ret,
+               struct cairn_error *reterr) {
+        _cleanup_(control_done) struct control watcher;
+        uint64_t id, draw_at_ns = clock_now(&clock_system) + PROGRESS_AFTER_NS;
+        bool drawn = false;
+        int r;
+        control_init(&watcher, &clock_system);
+        TRY(control_send(agent, envelope, NULL, 0, deadline_ns, &id, reterr));
+        for (;;) {
+                struct pollfd fd = {.fd = agent->socket, .events = POLLIN};
+                uint64_t until_ns = progress && draw_at_ns < deadline_ns ? draw_at_ns : deadline_ns;
+                if (poll(&fd, 1, clock_poll_timeout(&clock_system, until_ns)) != 0 ||
+                    clock_now(&clock_system) >= deadline_ns)
+                        break;
+                draw_progress(&watcher, run);
+                drawn = true;
+                draw_at_ns = clock_now(&clock_system) + PROGRESS_NS;
+        }
+        r = control_receive(agent, id, deadline_ns, ret, NULL, reterr);
+        if (drawn)
+                fputs("\r\033[K", stderr);
+        if (r == 0 && (*ret)->body_case != CONTROL_REPLY(SNAPSHOT_REPLY))
+                r = error_set(reterr, CAIRN_ERR_CORRUPT, "take snapshot", run,
+                              "an unexpected answer: agent and `cairn` are of different versions");
+        return r;
 }
 
 int command_snapshot(const struct command *self, int argc, char **argv) {
@@ -72,8 +129,9 @@ int command_snapshot(const struct command *self, int argc, char **argv) {
         Cairn__Control__Envelope envelope = CAIRN__CONTROL__ENVELOPE__INIT, *reply;
         CONTROL_SET(&envelope, SNAPSHOT_REQUEST, snapshot_request, &request);
         uint64_t start_ns = clock_now(&clock_system);
-        if (control_call(&agent, &envelope, NULL, 0, CONTROL_REPLY(SNAPSHOT_REPLY),
-                         start_ns + timeout_ns + SNAPSHOT_ANSWER_MARGIN_NS, &reply, NULL, &e) < 0)
+        r = ask(&agent, run, &envelope, start_ns + timeout_ns + SNAPSHOT_ANSWER_MARGIN_NS,
+                !json && isatty(STDERR_FILENO), &reply, &e);
+        if (r < 0)
                 return command_fail(self, &e);
         return print_reply(reply->snapshot_reply, wait, clock_now(&clock_system) - start_ns, json);
 }

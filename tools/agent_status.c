@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/agent_status.h"
+
+#include "base/cleanup.h"
+#include "tools/agent_call.h"
+#include "tools/agent_process.h"
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STATUS_BYTES_MAX (64 * MiB)
+
+/* The agent's answer, which may come in several packets. */
+static int receive_json(struct control *agent, uint64_t id, uint64_t deadline_ns, json_t **ret,
+                        struct cairn_error *reterr) {
+        _cleanup_free_ char *text = NULL;
+        size_t bytes = 0;
+        for (bool more = true; more;) {
+                Cairn__Control__Envelope *reply;
+                TRY(control_receive(agent, id, deadline_ns, &reply, NULL, reterr));
+                if (reply->body_case != CONTROL_REPLY(STATUS_REPLY) || bytes > STATUS_BYTES_MAX)
+                        return error_set(reterr, CAIRN_ERR_CORRUPT, "read status", "",
+                                         "an unexpected answer: agent and `cairn` are of different "
+                                         "versions");
+                const Cairn__Control__StatusReply *part = reply->status_reply;
+                char *longer = realloc(text, bytes + part->json.len + 1);
+                if (!longer)
+                        return error_set_errno(reterr, ENOMEM, "read status", "");
+                text = longer;
+                memcpy(text + bytes, part->json.data, part->json.len);
+                bytes += part->json.len;
+                more = part->more;
+        }
+        *ret = json_loadb(text, bytes, 0, NULL);
+        return *ret ? 0
+                    : error_set(reterr, CAIRN_ERR_CORRUPT, "read status", "",
+                                "the answer is no JSON");
+}
+
+int agent_status_ask(struct control *agent, const char *run, json_t **ret,
+                     struct cairn_error *reterr) {
+        Cairn__Control__StatusRequest request = CAIRN__CONTROL__STATUS_REQUEST__INIT;
+        request.run = agent_call_text(run);
+        Cairn__Control__Envelope envelope = CAIRN__CONTROL__ENVELOPE__INIT;
+        CONTROL_SET(&envelope, STATUS_REQUEST, status_request, &request);
+        uint64_t id, deadline_ns = clock_now(&clock_system) + AGENT_STATUS_ANSWER_NS;
+        TRY(control_send(agent, &envelope, NULL, 0, deadline_ns, &id, reterr));
+        return receive_json(agent, id, deadline_ns, ret, reterr);
+}
+
+const char *agent_status_text(const json_t *object, const char *key) {
+        const char *text = json_string_value(json_object_get(object, key));
+        return text ? text : "";
+}
+
+int64_t agent_status_integer(const json_t *object, const char *key) {
+        return json_integer_value(json_object_get(object, key));
+}
+
+uint64_t agent_status_ns(const json_t *object, const char *key) {
+        double seconds = json_number_value(json_object_get(object, key));
+        return seconds > 0 ? (uint64_t) (seconds * 1e9) : 0;
+}
+
+/* Add the runs of the agent at `path` to the list; one that does not answer is passed over. */
+static void add_agent(const char *path, json_t *runs) {
+        _cleanup_(control_done) struct control agent;
+        json_t *status;
+        control_init(&agent, &clock_system);
+        if (control_connect(&agent, path, NULL) < 0 ||
+            control_greet(&agent, CAIRN__CONTROL__PEER_KIND__PEER_TOOL, NULL,
+                          clock_now(&clock_system) + AGENT_STATUS_ANSWER_NS, NULL) < 0 ||
+            agent_status_ask(&agent, "", &status, NULL) < 0)
+                return;
+        json_array_extend(runs, json_object_get(status, "runs"));
+        json_decref(status);
+}
+
+int agent_status_everywhere(json_t **ret, struct cairn_error *reterr) {
+        char path[PATH_MAX];
+        bool system_agent;
+        TRY(agent_process_socket("any", path, sizeof path, &system_agent, reterr));
+        *ret = json_array();
+        char *slash = strrchr(path, '/');
+        if (system_agent || !slash) {
+                add_agent(path, *ret);
+                return 0;
+        }
+        *slash = '\0';
+        DIR *folder = opendir(path);
+        for (struct dirent *d; folder && (d = readdir(folder));) {
+                const char *dot = strrchr(d->d_name, '.');
+                char socket[PATH_MAX + sizeof d->d_name + 1];
+                (void) snprintf(socket, sizeof socket, "%s/%s", path, d->d_name);
+                if (dot && strcmp(dot, ".sock") == 0)
+                        add_agent(socket, *ret);
+        }
+        if (folder)
+                (void) closedir(folder);
+        return 0;
+}
