@@ -106,6 +106,12 @@ void agent_release_held(struct agent *a, struct run *run) {
         }
 }
 
+/* Final for libcairn: the trainer need not wait for an agent that will not come. */
+static int orphan_error(const char *run, struct cairn_error *reterr) {
+        return error_set(reterr, CAIRN_ERR_STALE, "open session", run,
+                         "the 'cairn run' that started it is gone");
+}
+
 static int handle_hello(void *context, struct connection *c, const Cairn__Control__Envelope *e,
                         struct wire_fds *fds, struct cairn_error *reterr) {
         struct agent *a = context;
@@ -138,6 +144,8 @@ static int handle_hello(void *context, struct connection *c, const Cairn__Contro
         int r;
         if (run && run->state == RUN_LIVE)
                 r = run_hello(run, &h, reterr);
+        else if (a->runner_gone)
+                r = orphan_error(h.run, reterr);
         else if (run || m->session_id || a->config.embedded)
                 r = hold(a, &h, reterr);
         else
@@ -319,7 +327,10 @@ static void reap(void *context) {
                 any_run = any_run || a->runs[i];
         }
         uint64_t now_ns = loop_now(&a->loop);
-        bool embedded_over = a->config.embedded && (a->runner_gone || a->had_run) && !any_run;
+        /* One that was restarted just before its runner died tells the trainers that come back. */
+        bool lingers = !a->had_run && now_ns < a->started_ns + AGENT_REATTACH_NS;
+        bool embedded_over =
+                a->config.embedded && !any_run && (a->had_run || (a->runner_gone && !lingers));
         bool late = a->stopping && now_ns >= a->stop_deadline_ns;
         if (a->stopping && !any_session && a->stop_deadline_ns > now_ns + AGENT_GRACE_NS)
                 a->stop_deadline_ns = now_ns + AGENT_GRACE_NS;
@@ -329,7 +340,7 @@ static void reap(void *context) {
                 return;
         }
         a->had_run = a->had_run || any_run;
-        if (a->stopping || embedded_over)
+        if (a->stopping || embedded_over || a->runner_gone)
                 loop_timer_set(&a->loop, &a->end_timer, now_ns + 50 * NSEC_PER_MSEC);
 }
 
@@ -367,6 +378,15 @@ static void parent_gone(void *context, uint32_t events) {
         (void) events;
         loop_unwatch(&a->loop, &a->parent_source);
         a->runner_gone = true;
+        for (size_t i = 0; i < AGENT_HELD_COUNT_MAX; i++) {
+                struct held_hello *h = &a->held[i];
+                struct cairn_error error = CAIRN_ERROR_INIT;
+                if (!h->to.connection || agent_find_run(a, h->run))
+                        continue;
+                (void) orphan_error(h->run, &error);
+                server_fail(&h->to, &error);
+                held_clear(h);
+        }
         for (size_t i = 0; i < AGENT_RUN_COUNT_MAX; i++)
                 if (a->runs[i])
                         run_runner_gone(a->runs[i]);
@@ -413,6 +433,7 @@ int agent_init(struct agent *a, const struct config *config, const struct agent_
                             .signal_fd = -1,
                             .parent_fd = -1};
         TRY(loop_init(&a->loop, &clock_system, reterr));
+        a->started_ns = loop_now(&a->loop);
         loop_timer_init(&a->held_timer, held_late, a);
         loop_timer_init(&a->end_timer, reap, a);
         struct server_options options = {.socket_path = *config->socket ? a->config.socket : NULL,

@@ -23,6 +23,8 @@
 #define AGENT_RUN_COUNT_MAX 32
 #define AGENT_HELD_COUNT_MAX SESSION_COUNT_MAX
 #define AGENT_HELD_NS (30 * NSEC_PER_SEC)
+/* A trainer that lost its agent comes back within this time (RECONNECT_NS, and some slack). */
+#define AGENT_REATTACH_NS (3 * RECONNECT_NS)
 
 struct agent;
 struct run;
@@ -79,6 +81,7 @@ struct agent {
         bool stopping;    /* a signal came: no new runs */
         bool runner_gone; /* embedded: whoever started it died */
         bool had_run;
+        uint64_t started_ns;
         uint64_t stop_deadline_ns;
 };
 

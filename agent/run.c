@@ -314,6 +314,8 @@ static void started(void *context, const struct store_message *reply, struct wir
         } else
                 take_decision(run, &r);
         set_state(run, RUN_LIVE);
+        if (reply->verb == STORE_REOPEN)
+                run->expect_until_ns = loop_now(&run->agent->loop) + AGENT_REATTACH_NS;
         log_event(LOG_LEVEL_INFO,
                   "run=%s generation=%llu mode=%d checkpoint=\"%s\" step=%lld world=%u finished=%d",
                   run->name, (unsigned long long) run->generation, (int) r.decided, r.checkpoint,
@@ -718,10 +720,24 @@ static void exit_written(void *context, const struct store_message *reply, struc
         }
 }
 
+/* Trainers of an agent before us that are not back yet. */
+static bool expects_trainers(const struct run *run) {
+        if (loop_now(&run->agent->loop) >= run->expect_until_ns)
+                return false;
+        for (uint32_t i = 0; i < run->world; i++)
+                if (!run->sessions[i])
+                        return true;
+        return false;
+}
+
 static void end_check(struct run *run) {
         struct cairn_error error = CAIRN_ERROR_INIT;
         bool late = loop_now(&run->agent->loop) >= run->end.deadline_ns;
         if (!run->end.wanted || run->end.sent || run->state == RUN_STARTING)
+                return;
+        if (run->orphaned)
+                wish_stop(run);
+        if (expects_trainers(run))
                 return;
         if (!run_sessions_ended(run)) {
                 if (!late)
@@ -757,7 +773,8 @@ void run_runner_gone(struct run *run) {
                 return;
         log_event(LOG_LEVEL_WARNING, "run=%s runner=gone trainers=stopping", run->name);
         run->start_pending = false;
-        if (run_sessions_ended(run)) {
+        run->orphaned = true;
+        if (run_sessions_ended(run) && !expects_trainers(run)) {
                 (void) run_end(run, NULL, "cairn run died", 70, NULL);
                 return;
         }

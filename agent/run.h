@@ -87,6 +87,8 @@ struct run {
         int runner_fd;
         struct loop_source runner_source;
         struct loop_timer kill_timer, every_timer, tick_timer;
+        bool orphaned;            /* its runner is gone */
+        uint64_t expect_until_ns; /* taken up again: until then its trainers come back */
 
         struct session *sessions[SESSION_COUNT_MAX]; /* by rank; the newest */
         struct held_hello successors[SESSION_COUNT_MAX];
