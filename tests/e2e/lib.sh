@@ -29,7 +29,7 @@ export CAIRN_E2E=$work CAIRN_STORE=$work/store XDG_RUNTIME_DIR=$work/run
 mkdir -m 700 "$work/run"
 unset CAIRN_RUN CAIRN_SOCKET CAIRN_FAULT CAIRN_DEBUG_MUTATION CAIRN_LOG RANK LOCAL_RANK WORLD_SIZE \
         LOCAL_WORLD_SIZE SLURM_PROCID SLURM_NTASKS
-runner='' code='' output=''
+runner='' code='' output='' outside=''
 
 skip() {
         echo "$*"
@@ -48,6 +48,20 @@ die() {
                 tail -n 25 "$file"
         done
         exit 1
+}
+
+# For what an ordinary user does where the test runs as root: $outside is a folder that others can enter
+# (private ones above $work would hide it), with a home and a runtime directory of that user's, and
+# as_user the command prefix. False where that cannot be had.
+ordinary_user() {
+        outside=$(mktemp -d "/tmp/$name-XXXXXX") && chmod 755 "$outside"
+        mkdir -m 700 "$outside/home" "$outside/run"
+        as_user=(env HOME="$outside/home" XDG_RUNTIME_DIR="$outside/run" TMPDIR="$outside/home")
+        [ "$(id -u)" -eq 0 ] || return 0
+        command -v setpriv >/dev/null || return 1
+        chown 65534:65534 "$outside/home" "$outside/run"
+        as_user=(setpriv --reuid 65534 --regid 65534 --clear-groups "${as_user[@]}")
+        "${as_user[@]}" test -x "$cairn"
 }
 
 # Process ids of what this test started and did not wait for.
@@ -76,6 +90,7 @@ clean_up() {
                 chmod -R u+rwX "$work" 2>/dev/null || true
                 rm -rf "$work"
         fi
+        [ -z "$outside" ] || rm -rf "$outside"
         exit "$status"
 }
 trap clean_up EXIT

@@ -84,30 +84,23 @@ done
 : >"$work/file"
 refused 78 'not a directory' "a file as a store" run --run r --store "$work/file" --mode fresh -- true
 [ ! -s "$work/file" ] || die "the file was written to"
-if [ "$(id -u)" -ne 0 ]; then
-        chmod 000 "$CAIRN_STORE"
-        try 77 'store' "$cairn" run --run open --mode auto -- true
-        chmod 700 "$CAIRN_STORE"
+if ordinary_user; then
+        "$cairn" init "$outside/store" >/dev/null
+        run theirs --store "$outside/store" -- "${trainer[@]}" --stop-at 5
+        chmod 000 "$outside/store"
+        before=''
+        [ "$(id -u)" -ne 0 ] || before=$(digest "$outside/store") # root can look nevertheless
+        try 77 'store' "${as_user[@]}" "$cairn" run --run theirs --store "$outside/store" --mode auto -- true
         ok "auto on a store that cannot be listed: 77"
-        chmod 500 "$CAIRN_STORE"
-        try '(73|77)' 'store' "$cairn" run --run new -- true
-        chmod 700 "$CAIRN_STORE"
-        ok "fresh on a store that cannot be written"
-else
-        user=(setpriv --reuid 65534 --regid 65534 --clear-groups env XDG_RUNTIME_DIR="$work/other")
-        mkdir -m 700 "$work/other"
-        chown 65534:65534 "$work/other"
-        chmod 755 "$work"
-        chmod 700 "$CAIRN_STORE"
-        if "${user[@]}" test -x "$cairn"; then
-                before=$(digest "$CAIRN_STORE")
-                try 77 'store|permission' "${user[@]}" "$cairn" run --run open --mode auto -- true
-                ok "auto on a store that cannot be listed: 77"
-                chmod 755 "$CAIRN_STORE"
-                try 77 'store|permission|open' "${user[@]}" "$cairn" run --run new -- true
-                chmod 700 "$CAIRN_STORE"
-                ok "fresh on a store that cannot be written: 77"
-        fi
+        chmod 555 "$outside/store"
+        for mode in fresh auto; do
+                try 77 'store' "${as_user[@]}" \
+                        "$cairn" run --run new --store "$outside/store" --mode $mode -- true
+        done
+        chmod 000 "$outside/store"
+        [ "$(id -u)" -ne 0 ] || [ "$(digest "$outside/store")" = "$before" ] || die "the store was changed"
+        chmod 700 "$outside/store"
+        ok "fresh and auto on a store that cannot be written: 77"
 fi
 
 # A living run.
