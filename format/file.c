@@ -530,6 +530,33 @@ static int read_sections(struct reader *rd, enum file_kind kind) {
         return 0;
 }
 
+/* protobuf-c keeps what it does not know, fields of number 0 as well, but does not read such a one
+ * back after it was written: a merge would make a file that nobody can open. */
+static bool has_field_zero(const ProtobufCMessage *m) {
+        const char *base = (const char *) m;
+
+        for (unsigned i = 0; i < m->n_unknown_fields; i++)
+                if (m->unknown_fields[i].tag == 0)
+                        return true;
+        for (unsigned i = 0; i < m->descriptor->n_fields; i++) {
+                const ProtobufCFieldDescriptor *f = &m->descriptor->fields[i];
+                ProtobufCMessage *one, **items = &one;
+                size_t count = 1;
+                if (f->type != PROTOBUF_C_TYPE_MESSAGE)
+                        continue;
+                if (f->label == PROTOBUF_C_LABEL_REPEATED) {
+                        memcpy(&count, base + f->quantifier_offset, sizeof count);
+                        memcpy(&items, base + f->offset, sizeof(void *));
+                } else {
+                        memcpy(&one, base + f->offset, sizeof(void *));
+                }
+                for (size_t k = 0; k < count; k++)
+                        if (items[k] && has_field_zero(items[k]))
+                                return true;
+        }
+        return false;
+}
+
 static int unpack_sections(struct reader *rd) {
         ProtobufCAllocator allocator = {budget_alloc, budget_free, &rd->budget};
         void *memory;
@@ -541,7 +568,7 @@ static int unpack_sections(struct reader *rd) {
                 rd->messages[i] = protobuf_c_message_unpack(
                         rows[place->type].descriptor, &allocator, (size_t) place->bytes,
                         rd->bytes + place->offset + SECTION_HEADER_BYTES);
-                if (rd->messages[i])
+                if (rd->messages[i] && !has_field_zero(rd->messages[i]))
                         continue;
                 if (rd->budget.refused)
                         return fail_section(rd, CAIRN_ERR_NOMEM, i,

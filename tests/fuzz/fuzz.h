@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * fuzz.h - what the fuzz targets share. fuzz_X.c is one target: it reads bytes that nobody vouches
- * for and ends the process (FUZZ_CHECK, a sanitizer) when a promise is broken. The same object is
- * linked twice: with libFuzzer (`make fuzz`, clang), and with replay.c (`make check`, any compiler),
- * which runs the corpus, cuts of it, extreme values in it and a few mutations with a fixed seed.
+ * for and ends the process (FUZZ_CHECK, a sanitizer) when a promise is broken. The same source is
+ * linked twice: with libFuzzer (`make fuzz`, clang), and with replay.c (`make check`, any
+ * compiler), which runs the corpus, cuts of it, extreme values in it and a few mutations.
  *
  * Mutators know the formats, so that what lies behind a checksum is reached: they change one field
  * of one message, then put lengths, page directory and checksums right again (docs/TESTING.md).
@@ -53,7 +53,7 @@ size_t fuzz_mutate_files(uint8_t *bytes, size_t count, size_t max, unsigned int 
 /* One message of this type. */
 size_t fuzz_mutate_message(uint8_t *bytes, size_t count, size_t max, unsigned int seed,
                            const ProtobufCMessageDescriptor *descriptor);
-/* Bytes without any structure: whole words of extreme values as often as libFuzzer's own changes. */
+/* Bytes without any structure: libFuzzer's own changes, and whole words of extreme values. */
 size_t fuzz_mutate_plain(uint8_t *bytes, size_t count, size_t max, unsigned int seed);
 
 extern const uint64_t fuzz_extremes[];

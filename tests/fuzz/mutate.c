@@ -265,7 +265,9 @@ static void put_message(struct out *o, const uint8_t *p, size_t count,
                         w->at += count_fields(f.value, f.value_bytes, field->descriptor, depth + 1);
                         continue;
                 }
-                struct out inner = {.bytes = malloc(o->max), .max = o->max};
+                /* A change adds a copy of a field or a few kilobytes, no more. */
+                size_t room = 2 * f.value_bytes + 8192;
+                struct out inner = {.bytes = malloc(room), .max = room};
                 if (!inner.bytes)
                         abort();
                 put_message(&inner, f.value, f.value_bytes, field->descriptor, w, depth + 1);
