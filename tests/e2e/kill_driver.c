@@ -322,7 +322,7 @@ static void check_checkpoints(struct driver *d, int run_fd, const struct run_sca
 static void check_store(struct driver *d) {
         struct cairn_error e = CAIRN_ERROR_INIT;
         _cleanup_close_ int store_fd = -1, run_fd = -1;
-        struct run_scan scan;
+        struct run_scan scan = {0};
         char text[1024];
         int r = store_open(&io_system, getenv("CAIRN_STORE"), &store_fd, &e);
         if (r == 0)
