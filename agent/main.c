@@ -3,6 +3,7 @@
  * cairnd: the agent of one node; also the program of its savers and store processes.
  */
 #include "agent/agent.h"
+#include "agent/bench.h"
 #include "agent/probe.h"
 #include "base/fault.h"
 #include "base/log.h"
@@ -20,6 +21,7 @@ static const char usage_text[] =
         "  --socket PATH   where to listen (default /run/cairn/cairnd.sock)\n"
         "  --embedded      belong to the `cairn run` that started it: end with it\n"
         "  --init STORE [--kind shared|node-local]   make a folder a store, then end\n"
+        "  --bench write|read|snapshot --dir D --bytes N [--json]   measure, then end\n"
         "  --probe         what io_uring can do here, as JSON, then end\n"
         "  --version       print the version\n"
         "  --help          print this\n";
@@ -123,6 +125,8 @@ int main(int argc, char **argv) {
         open_standard();
         if (argc > 1 && !strcmp(argv[1], "--init"))
                 return make_store(argc, argv);
+        if (argc > 1 && !strcmp(argv[1], "--bench"))
+                return bench_main(argc, argv);
         if (argc == 2 && !strcmp(argv[1], "--probe"))
                 return probe_main();
         for (int i = 1; i < argc; i++) {

@@ -17,6 +17,7 @@ struct command {
                    char **argv); /* argv[0] is the command's name */
 };
 
+int command_bench(const struct command *self, int argc, char **argv);
 int command_demo(const struct command *self, int argc, char **argv);
 int command_diff(const struct command *self, int argc, char **argv);
 int command_doctor(const struct command *self, int argc, char **argv);

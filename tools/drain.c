@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cairn drain - stop every run on this machine: a snapshot, a commit, an orderly end of each, all at
- * the same time. For the moment before a node goes away (a preStop hook, a maintenance).
+ * cairn drain - stop every run on this machine: a snapshot, a commit, an orderly end of each, all
+ * at the same time. For the moment before a node goes away (a preStop hook, a maintenance).
  */
 #include "base/cleanup.h"
 #include "tools/agent_call.h"

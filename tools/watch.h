@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * watch.h - `cairn status --watch`: look at a run every second until it has ended. On a terminal the
- * last picture is drawn over; otherwise a line is printed whenever something changed; with `json`
- * one object a line.
+ * watch.h - `cairn status --watch`: look at a run every second until it has ended. On a terminal
+ * the last picture is drawn over; otherwise a line is printed whenever something changed; with
+ * `json` one object a line.
  */
 #ifndef CAIRN_TOOLS_WATCH_H
 #define CAIRN_TOOLS_WATCH_H

@@ -1,0 +1,21 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# bench: each kind runs, says what people and programs read, and leaves nothing. Speeds are not judged here.
+. "$(dirname "$0")/lib.sh"
+mkdir "$work/disk"
+for what in write read snapshot; do
+        try 0 "^$what: [0-9.]+ GB/s, 8388608 bytes" "$cairn" bench "$what" --dir "$work/disk" --bytes 8M
+        "$cairn" bench "$what" --dir "$work/disk" --bytes 200000000 --json >"$work/json" || die "$what --json"
+        grep -Eq "^$what 199999488 (io_uring|threads|pull) (true|false)$" \
+                <<<"$(json 'what&bytes&backend&direct' <"$work/json")" || die "$what --json: $(cat "$work/json")"
+        [ "$(json bytes_per_second <"$work/json" | cut -d. -f1)" -gt 0 ] || die "$what --json: no rate"
+        [ -z "$(ls -A "$work/disk")" ] || die "bench $what left something"
+done
+ok "write, read and snapshot, text and JSON"
+try 64 'what\?' "$cairn" bench
+try 64 'write, read or snapshot' "$cairn" bench erase --bytes 1M
+try 64 'bytes' "$cairn" bench write --bytes 5Q
+try 64 'from 1M to 256G' "$cairn" bench write --bytes 1K
+try 66 'no-such' "$cairn" bench write --dir "$work/no-such" --bytes 1M
+ok "refusals"
