@@ -112,7 +112,8 @@ static bool sizes_agree(const struct transfer *x) {
 }
 
 static void bind(const struct stored *stored, uint8_t flags) {
-        static const struct pair conversions[] = {{"*", "f32"}, {"wte", "bf16"}};
+        static const struct pair conversions[] = {
+                {"wte", "bf16"}, {"lm_head", "bf16"}, {"*", "f32"}};
         static const struct pair overrides[] = {{"step", "7"}, {"config.lr", "0.1"}};
         struct binding_request request = {.start = flags & INIT_FROM ? CAIRN_START_INIT_FROM
                                                                      : CAIRN_START_RESUME,
@@ -120,7 +121,7 @@ static void bind(const struct stored *stored, uint8_t flags) {
                                           .world = 2,
                                           .step = stored->index.head->step,
                                           .conversions = conversions,
-                                          .conversion_count = flags & CONVERT ? 2 : 0,
+                                          .conversion_count = flags & CONVERT ? 3 : 0,
                                           .overrides = overrides,
                                           .override_count = flags & OVERRIDE ? 2 : 0};
         struct cairn_error e = CAIRN_ERROR_INIT;

@@ -7,6 +7,7 @@
 #include "base/limits.h"
 #include "format/control.pb-c.h"
 #include "format/host_state.h"
+#include "format/layout.h"
 #include "format/plan.h"
 #include "tests/test.h"
 #include "tests/unit/format_sample.h"
@@ -110,6 +111,38 @@ static void groups(int run) {
                 add_file(&t, run, parts[5]);
                 save("binding", name, &t);
         }
+}
+
+/* The same trainer's tensors in other types, to be converted. */
+static void conversion(void) {
+        static struct text t;
+        struct file_content *manifests[1], index = {0};
+        struct sample f;
+        uint8_t flags = 2;
+        void *bytes = NULL;
+        size_t count = 0;
+
+        sample_init(&f, "run", 0, 2, 1, 5, 1);
+        f.content.head->world = 1;
+        sample_tensor(&f, "wte", CAIRN_PARAMETER, CAIRN_F32, 2, (uint64_t[]){9, 5});
+        sample_tensor(&f, "lm_head", CAIRN_PARAMETER, CAIRN_F32, 2, (uint64_t[]){9, 5})->alias_of =
+                sample_text(&f, "wte");
+        sample_tensor(&f, "m.wte", CAIRN_MOMENT1, CAIRN_F64, 1, (uint64_t[]){207});
+        sample_tensor(&f, "v.wte", CAIRN_MOMENT2, CAIRN_BF16, 2, (uint64_t[]){4, 6});
+        sample_tensor(&f, "empty", CAIRN_BUFFER, CAIRN_F16, 3, (uint64_t[]){4, 0, 3});
+        sample_tensor(&f, "step", CAIRN_OTHER, CAIRN_I64, 0, NULL);
+        sample_value(&f, "samples", CAIRN_VALUE_I64, 160, NULL);
+        sample_value(&f, "rng", CAIRN_VALUE_BYTES, 0, "0123456789abcdef");
+        sample_finish(&f);
+        manifests[0] = &f.content;
+        assert_int_equal(layout_merge(manifests, 1, &f.arena, &index, NULL), 0);
+        assert_int_equal(file_write(&index, &bytes, &count, NULL), 0);
+        t.count = 0;
+        add(&t, &flags, 1);
+        add(&t, bytes, count);
+        save("binding", "convert", &t);
+        free(bytes);
+        sample_done(&f);
 }
 
 static void plans(void) {
@@ -234,6 +267,7 @@ int main(int argc, char **argv) {
         sample_mark(run, "FINISHED", FILE_MARK_FINISHED, "steps done", 5, 1);
         files(run);
         groups(run);
+        conversion();
         plans();
         envelopes();
         host_states();
