@@ -4,8 +4,12 @@
 #include "base/fault.h"
 #include "format/host_state.h"
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 #define PROBE_BYTES_MAX (64 * MiB)
+enum { STREAM_LINE_BYTES = 64, STREAM_BYTES_MIN = 4096, STREAM_AHEAD_BYTES = 2048 };
 
 /* How much was copied since the word was last looked at. */
 struct chunk {
@@ -25,12 +29,39 @@ static int look(struct chunk *c, struct cairn_error *reterr) {
         return 0;
 }
 
+/* Past the caches: what is copied is far larger than they are and is not read again soon. A memcpy of one chunk is too
+ * small for the C library to see that, and reads each target line before it overwrites it: two thirds of the speed. */
+static void copy_past_caches(unsigned char *target, const unsigned char *source, uint64_t bytes) {
+#ifdef __SSE2__
+        uint64_t head = -(uintptr_t) target % STREAM_LINE_BYTES;
+
+        if (bytes >= STREAM_BYTES_MIN) {
+                memcpy(target, source, head);
+                target += head;
+                source += head;
+                bytes -= head;
+                for (; bytes >= STREAM_LINE_BYTES; bytes -= STREAM_LINE_BYTES) {
+                        _mm_prefetch((const char *) source + STREAM_AHEAD_BYTES, _MM_HINT_NTA);
+                        for (size_t i = 0; i < STREAM_LINE_BYTES / sizeof(__m128i); i++) {
+                                __m128i part =
+                                        _mm_loadu_si128((const void *) (source + i * sizeof part));
+                                _mm_stream_si128((void *) (target + i * sizeof part), part);
+                        }
+                        target += STREAM_LINE_BYTES;
+                        source += STREAM_LINE_BYTES;
+                }
+                _mm_sfence(); /* before anything that hands the copy on */
+        }
+#endif
+        memcpy(target, source, bytes);
+}
+
 static int copy_tensor(struct chunk *c, unsigned char *target, const unsigned char *source,
                        uint64_t bytes, struct cairn_error *reterr) {
         while (bytes > 0) {
                 uint64_t part = DATA_CHUNK_BYTES - c->bytes;
                 part = part < bytes ? part : bytes;
-                memcpy(target, source, part);
+                copy_past_caches(target, source, part);
                 target += part;
                 source += part;
                 bytes -= part;
@@ -87,7 +118,7 @@ uint64_t copier_probe(const struct source *source, struct staging *staging,
                 const struct source_tensor *t = &source->tensors[i];
                 uint64_t part = PROBE_BYTES_MAX - bytes < t->live_bytes ? PROBE_BYTES_MAX - bytes
                                                                         : t->live_bytes;
-                memcpy(staging->base + t->offset, t->live, part);
+                copy_past_caches(staging->base + t->offset, t->live, part);
                 bytes += part;
         }
         uint64_t took_ns = clock_now(clock) - start_ns;
