@@ -4,14 +4,16 @@
 # Going back on purpose: --from 20 makes a new branch; a crash on it resumes on it; the old one is listed
 # as abandoned and never chosen; a step that exists on the old branch is written again (B03b).
 . "$(dirname "$0")/lib.sh"
-args=(--steps 60 --step-ms 2)
-run reference --every 10m -- "${tiny[@]}" "${args[@]}"
+args=(--steps 60 --step-ms 12) # a save is done long before the next one is due
+run reference --every 10m -- "${tiny[@]}" --steps 60
 run trip --every 10steps --keep-last 20 -- "${tiny[@]}" "${args[@]}" --stop-at 40
 old=$(newest_of trip)
 [ "$(steps_of trip | tr '\n' ' ')" = "10 20 30 40 " ] || die "steps: $(steps_of trip | tr '\n' ' ')"
 
-start trip --from 20 --every 10steps --keep-last 20 -- "${tiny[@]}" "${args[@]}"
+start trip --from 20 --every 10steps --keep-last 20 -- "${tiny[@]}" "${args[@]}" \
+        --stall-step 46 --stall-ms 60000
 wait_step "$work/trip.log" 45 20
+wait_for 10 test -e "$CAIRN_STORE/trip/000000000040-g0002"
 kill_all
 says "$output" 'resumes step 20 '
 ok "B03b went back from step 40 to step 20"
