@@ -14,7 +14,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { PACKET_HEADER = 16, FDS_SENT_MAX = 31, ARENA_BYTES = 8 << 20 };
+/* "CRN1" */
+enum { MAGIC = 0x314e5243, PACKET_HEADER = 16, FDS_SENT_MAX = 31, ARENA_BYTES = 8 << 20 };
 
 static int open_count(void) {
         int n = 0;
@@ -99,7 +100,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count) {
         if (in.left)
                 memcpy(packet + header, in.bytes, in.left);
         if (header) {
-                memcpy(packet, "CRN1", 4);
+                store_le32(packet, MAGIC);
                 store_le32(packet + 4, (uint32_t) in.left);
                 store_le32(packet + 8, crc32c(0, packet + header, in.left));
                 store_le32(packet + 12, (uint32_t) fd_count);
