@@ -28,6 +28,7 @@ struct message {
         enum message_kind kind;
         uint32_t file;
         uint64_t file_offset, region_offset, bytes;
+        uint64_t position; /* bytes that were pushed before it in this job */
 };
 
 struct ring_file {
@@ -57,6 +58,7 @@ struct ring {
         /* the job: done when settled == pushed; settled counts dropped bytes, too */
         uint64_t pushed;
         _Atomic uint64_t settled, bytes_done;
+        _Atomic uint64_t whole_to; /* everything before this position has settled */
         _Atomic bool failed, stopping;
         int done_fd;
         pthread_mutex_t mutex; /* error, warning, answer */
@@ -72,6 +74,7 @@ struct ring {
         struct message current; /* being cut into pieces; bytes 0: none */
         unsigned in_flight;
         bool poll_armed, files_registered, buffers_registered, stop_seen;
+        bool busy[RING_DEPTH];
 };
 
 /* ---- what both back ends share ---- */
@@ -216,6 +219,7 @@ static struct message cut_piece(struct message *whole) {
                 piece.bytes = RING_REQUEST_BYTES;
         whole->file_offset += piece.bytes;
         whole->region_offset += piece.bytes;
+        whole->position += piece.bytes;
         whole->bytes -= piece.bytes;
         return piece;
 }
@@ -336,6 +340,7 @@ static void uring_begin(struct ring *r) {
 static void uring_prepare(struct ring *r, uint32_t index) {
         struct slot *slot = &r->slots[index];
         struct message *m = &slot->m;
+        r->busy[index] = true;
         struct io_uring_sqe *sqe = io_uring_get_sqe(&r->uring);
         CAIRN_ASSERT(sqe); /* twice as many entries as slots */
         slot->direct = piece_direct(r, m);
@@ -370,6 +375,16 @@ static void uring_sync(struct ring *r, uint32_t file) {
         r->in_flight++;
 }
 
+/* Requests are taken in order, so nothing before the first piece that is in flight or waits to be cut is missing. */
+static void uring_note_whole(struct ring *r) {
+        uint64_t position = r->current.position;
+
+        for (uint32_t i = 0; i < RING_DEPTH; i++)
+                if (r->busy[i] && r->slots[i].m.position < position)
+                        position = r->slots[i].m.position;
+        atomic_store(&r->whole_to, position);
+}
+
 static void uring_command(struct ring *r, const struct message *m) {
         switch (m->kind) {
         case MESSAGE_TRANSFER:
@@ -382,6 +397,8 @@ static void uring_command(struct ring *r, const struct message *m) {
                 uring_attach(r);
                 break;
         case MESSAGE_BEGIN:
+                r->current = (struct message){0};
+                uring_note_whole(r);
                 uring_begin(r);
                 break;
         case MESSAGE_STOP:
@@ -431,6 +448,7 @@ static void uring_completion(struct ring *r, uint64_t index, int result) {
         }
         if (again != 0)
                 settle(r, slot->m.bytes, false);
+        r->busy[index] = false;
         r->free_slots[r->free_count++] = (uint32_t) index;
 }
 
@@ -463,6 +481,8 @@ static void uring_loop(struct ring *r) {
                         io_uring_cqe_seen(&r->uring, cqe);
                         uring_completion(r, index, result);
                 }
+                uring_note_whole(r);
+                wake_main(r);
         }
 }
 
@@ -642,7 +662,8 @@ int ring_push(struct ring *r, uint32_t file, uint64_t file_offset, uint64_t regi
                                   .file = file,
                                   .file_offset = file_offset,
                                   .region_offset = region_offset,
-                                  .bytes = bytes};
+                                  .bytes = bytes,
+                                  .position = r->pushed};
         TRY(queue_push(&r->queue, &m));
         r->pushed += bytes;
         return 0;
@@ -694,6 +715,10 @@ int ring_event_fd(const struct ring *r) {
 
 bool ring_failed(const struct ring *r) {
         return atomic_load(&r->failed);
+}
+
+uint64_t ring_whole_to(const struct ring *r) {
+        return ring_idle(r) ? r->pushed : atomic_load(&r->whole_to);
 }
 
 uint64_t ring_bytes_done(const struct ring *r) {
