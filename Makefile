@@ -136,6 +136,8 @@ demo-run: all
 
 .PHONY: install
 HEADER_DIR = $(DESTDIR)$(PREFIX)/include/cairn
+# $(call installed,file,place beneath PREFIX): a text that may name the prefix.
+installed = sed 's|@PREFIX@|$(PREFIX)|g' $(1) | install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/$(2)
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/share/doc/cairn
 	for p in cairn cairnd cairn-train; do [ ! -e $(BUILD)/$$p ] || install $(BUILD)/$$p $(DESTDIR)$(PREFIX)/bin/; done
@@ -149,12 +151,11 @@ install: all
 		sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@VERSION@|$(VERSION)|g' client/cairn.pc.in \
 			> $(DESTDIR)$(PREFIX)/lib/pkgconfig/cairn.pc; fi
 	for f in README.md docs/*.md; do [ ! -e $$f ] || install -m 644 $$f $(DESTDIR)$(PREFIX)/share/doc/cairn/; done
-	for kind in system user; do for f in systemd/$$kind/*; do [ ! -e $$f ] || \
-		install -D -m 644 $$f $(DESTDIR)$(PREFIX)/lib/systemd/$$kind/$${f##*/}; done; done
-	for f in systemd/*.service systemd/*.socket systemd/*.target; do [ ! -e $$f ] || \
-		install -D -m 644 $$f $(DESTDIR)$(PREFIX)/lib/systemd/system/$${f##*/}; done
-	for kind in sysusers tmpfiles; do for f in systemd/*.$$kind systemd/$$kind*.conf; do [ ! -e $$f ] || \
-		install -D -m 644 $$f $(DESTDIR)$(PREFIX)/lib/$$kind.d/cairn.conf; done; done
+	for f in systemd/*.service; do $(call installed,$$f,lib/systemd/system/$${f##*/}); done
+	for d in sysusers.d tmpfiles.d; do $(call installed,systemd/$$d/cairn.conf,lib/$$d/cairn.conf); done
+	$(call installed,systemd/cairnd.conf,share/cairn/cairnd.conf)
+	$(call installed,tools/completion/cairn.bash,share/bash-completion/completions/cairn)
+	for f in docs/man/*.[1-9]; do $(call installed,$$f,share/man/man$${f##*.}/$${f##*/}); done
 
 .PHONY: clean
 clean:

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * bench.h - `cairnd --bench write|read|snapshot --dir D --bytes N [--json]`: how fast the saver's own
- * parts are on this machine. A trainer's state of N bytes is made up and goes through copier, writer
- * and reader as in a session:
+ * bench.h - `cairnd --bench write|read|snapshot --dir D --bytes N [--json]`: how fast the saver's
+ * own parts are on this machine. A trainer's state of N bytes is made up and goes through copier,
+ * writer and reader as in a session:
  *
  *     write      copied state -> data file and manifest, checksums, both synced
  *     read       the data file -> staging, every checksum verified; past the page cache

@@ -5,6 +5,7 @@
 #include "agent/agent.h"
 #include "agent/bench.h"
 #include "agent/probe.h"
+#include "agent/service.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include <fcntl.h>
@@ -149,8 +150,13 @@ int main(int argc, char **argv) {
         if (!agent)
                 return status_exit_code(CAIRN_ERR_NOMEM);
         int r = agent_init(agent, &config, &agent_ops_processes, "/proc/self/exe", &error);
+        bool supervised = !config.embedded; /* of a private agent nobody waits to hear */
+        if (r == 0 && supervised)
+                service_notify("READY=1\nSTATUS=serving");
         if (r == 0)
                 r = agent_run(agent, &error);
+        if (supervised)
+                service_notify("STOPPING=1");
         int code = r < 0 ? fail(&error) : 0;
         agent_done(agent);
         free(agent);
