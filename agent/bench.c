@@ -68,8 +68,8 @@ static int fill_inventory(const struct bench *b, struct arena *arena, struct fil
         size_t count = (b->bytes + TENSOR_BYTES - 1) / TENSOR_BYTES;
         Cairn__Format__Tensor *tensors = arena_alloc(arena, count * sizeof *tensors, 8);
         Cairn__Format__Placement *places = arena_alloc(arena, count * sizeof *places, 8);
-        c->tensors = arena_alloc(arena, count * sizeof *c->tensors, 8);
-        c->placements = arena_alloc(arena, count * sizeof *c->placements, 8);
+        c->tensors = arena_alloc(arena, count * sizeof(void *), 8);
+        c->placements = arena_alloc(arena, count * sizeof(void *), 8);
         if (!tensors || !places || !c->tensors || !c->placements)
                 return CAIRN_ERR_NOMEM;
         for (size_t i = 0; i < count; i++) {
@@ -238,9 +238,9 @@ static int read_once(struct bench *b, struct cairn_error *reterr) {
         TRY(write_once(b, reterr));
         (void) posix_fadvise(b->data_fd, 0, 0, POSIX_FADV_DONTNEED); /* a buffered reader's cache */
         size_t count = b->source.tensor_count;
-        _cleanup_free_ struct plan_range *ranges = calloc(count, sizeof *ranges);
-        _cleanup_free_ void *plan = malloc(plan_bytes(count));
-        if (!ranges || !plan)
+        _cleanup_free_ char *plan = malloc(plan_bytes(count) + count * sizeof(struct plan_range));
+        struct plan_range *ranges = (void *) (plan + plan_bytes(count));
+        if (!plan)
                 return error_set_errno(reterr, ENOMEM, "plan reading", "");
         for (size_t i = 0; i < count; i++) {
                 const Cairn__Format__Extent *e = b->source.tensors[i].record->extents[0];

@@ -92,7 +92,7 @@ int upkeep_prune(struct agent *a, const struct reply_to *to, const Cairn__Contro
                                                                          : UINT32_MAX,
                                   .keep_every = m->keep_every,
                                   .dry_run = m->dry_run};
-        char store[STORE_PATH_BYTES];
+        char store[STORE_PATH_BYTES] = "";
         if (m->keep_last == 0)
                 return error_set(reterr, CAIRN_ERR_API, "prune run", "",
                                  "at least one checkpoint has to stay: keep_last is 0");
@@ -104,7 +104,7 @@ int upkeep_pin(struct agent *a, const struct reply_to *to, const Cairn__Control_
                struct cairn_error *reterr) {
         struct store_message q = {.verb = m->pinned ? STORE_PIN : STORE_UNPIN,
                                   .error = CAIRN_ERROR_INIT};
-        char store[STORE_PATH_BYTES];
+        char store[STORE_PATH_BYTES] = "";
         TRY(copy_text(q.name, sizeof q.name, &m->checkpoint, "checkpoint", reterr));
         TRY(find_store(a, &m->run, &m->store, &q, store, reterr));
         return ask(a, to, store, &q, reterr);

@@ -12,31 +12,39 @@
 
 #define STATUS_BYTES_MAX (64 * MiB)
 
-/* The agent's answer, which may come in several packets. */
-static int receive_json(struct control *agent, uint64_t id, uint64_t deadline_ns, json_t **ret,
-                        struct cairn_error *reterr) {
-        _cleanup_free_ char *text = NULL;
-        size_t bytes = 0;
+/* The agent's answer, which may come in several packets: appended to *text. */
+static int receive_text(struct control *agent, uint64_t id, uint64_t deadline_ns, char **text,
+                        size_t *bytes, struct cairn_error *reterr) {
         for (bool more = true; more;) {
                 Cairn__Control__Envelope *reply;
                 TRY(control_receive(agent, id, deadline_ns, &reply, NULL, reterr));
-                if (reply->body_case != CONTROL_REPLY(STATUS_REPLY) || bytes > STATUS_BYTES_MAX)
+                if (reply->body_case != CONTROL_REPLY(STATUS_REPLY) || *bytes > STATUS_BYTES_MAX)
                         return error_set(reterr, CAIRN_ERR_CORRUPT, "read status", "",
                                          "an unexpected answer: agent and `cairn` are of different "
                                          "versions");
                 const Cairn__Control__StatusReply *part = reply->status_reply;
-                char *longer = realloc(text, bytes + part->json.len + 1);
+                char *longer = realloc(*text, *bytes + part->json.len + 1);
                 if (!longer)
                         return error_set_errno(reterr, ENOMEM, "read status", "");
-                text = longer;
-                memcpy(text + bytes, part->json.data, part->json.len);
-                bytes += part->json.len;
+                *text = longer;
+                memcpy(*text + *bytes, part->json.data, part->json.len);
+                *bytes += part->json.len;
                 more = part->more;
         }
-        *ret = json_loadb(text, bytes, 0, NULL);
-        return *ret ? 0
-                    : error_set(reterr, CAIRN_ERR_CORRUPT, "read status", "",
-                                "the answer is no JSON");
+        return 0;
+}
+
+static int receive_json(struct control *agent, uint64_t id, uint64_t deadline_ns, json_t **ret,
+                        struct cairn_error *reterr) {
+        char *text = NULL;
+        size_t bytes = 0;
+        int r = receive_text(agent, id, deadline_ns, &text, &bytes, reterr);
+        *ret = r == 0 ? json_loadb(text, bytes, 0, NULL) : NULL;
+        free(text);
+        if (r == 0 && !*ret)
+                r = error_set(reterr, CAIRN_ERR_CORRUPT, "read status", "",
+                              "the answer is no JSON");
+        return r;
 }
 
 int agent_status_ask(struct control *agent, const char *run, json_t **ret,
@@ -67,7 +75,7 @@ uint64_t agent_status_ns(const json_t *object, const char *key) {
 /* Add the runs of the agent at `path` to the list; one that does not answer is passed over. */
 static void add_agent(const char *path, json_t *runs) {
         _cleanup_(control_done) struct control agent;
-        json_t *status;
+        json_t *status = NULL;
         control_init(&agent, &clock_system);
         if (control_connect(&agent, path, NULL) < 0 ||
             control_greet(&agent, CAIRN__CONTROL__PEER_KIND__PEER_TOOL, NULL,

@@ -31,9 +31,9 @@ int compare_elements(const void *a, uint32_t a_dtype, const void *b, uint32_t b_
         sum->elements += count;
         if (a_dtype == b_dtype && memcmp(a, b, count * bytes) == 0)
                 return 0;
-        _cleanup_free_ double *va = malloc(count * parts * sizeof *va);
-        _cleanup_free_ double *vb = malloc(count * parts * sizeof *vb);
-        if (!va || !vb)
+        _cleanup_free_ double *va = malloc(2 * count * parts * sizeof *va);
+        double *vb = va + count * parts;
+        if (!va)
                 return error_set_errno(reterr, ENOMEM, "compare tensors", "");
         TRY(dtype_convert(va, wide, a, a_dtype, count, &ignored, reterr));
         TRY(dtype_convert(vb, wide, b, b_dtype, count, &ignored, reterr));

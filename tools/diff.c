@@ -20,7 +20,7 @@
 
 #define DIFF_ARENA_BYTES (16 * GiB)
 #define DIFF_DIFFERENT 1 /* exit status */
-enum { TEXT_BYTES = 256, ELEMENT_BYTES_MAX = 16 };
+enum { TEXT_BYTES = 256, BLOCK_BYTES = COMPARE_ELEMENTS_MAX * 16 /* the widest element */ };
 
 struct side {
         struct store_view view;
@@ -33,7 +33,7 @@ struct diff {
         bool tensors_only;
         json_t *descriptions, *states, *tensors; /* differences; rows of text are made of them */
         uint64_t equal;                          /* tensors */
-        unsigned char *blocks[2];
+        unsigned char *blocks;                   /* one of each side */
 };
 
 static int side_open(struct side *s, const char *store, const char *checkpoint,
@@ -112,10 +112,15 @@ static json_t *value_json(const Cairn__Format__StateValue *v) {
         }
 }
 
+static uint64_t bits_of(double v) {
+        uint64_t bits;
+        memcpy(&bits, &v, sizeof bits);
+        return bits;
+}
+
 static bool same_value(const Cairn__Format__StateValue *a, const Cairn__Format__StateValue *b) {
         return a->type == b->type && a->i64 == b->i64 && a->u64 == b->u64 &&
-               memcmp(&a->f64, &b->f64, sizeof a->f64) == 0 &&
-               same_bytes(a->bytes_value, b->bytes_value);
+               bits_of(a->f64) == bits_of(b->f64) && same_bytes(a->bytes_value, b->bytes_value);
 }
 
 static const Cairn__Format__StateValue *find_value(const Cairn__Format__State *s,
@@ -210,10 +215,10 @@ static int compare_content(struct diff *d, const Cairn__Format__Tensor *a,
         for (uint64_t first = 0; first < elements;) {
                 uint64_t count = elements - first < COMPARE_ELEMENTS_MAX ? elements - first
                                                                          : COMPARE_ELEMENTS_MAX;
-                TRY(tensor_read(&d->a.reader, a, first, count, d->blocks[0], reterr));
-                TRY(tensor_read(&d->b.reader, b, first, count, d->blocks[1], reterr));
-                TRY(compare_elements(d->blocks[0], a->stored_dtype, d->blocks[1], b->stored_dtype,
-                                     count, c, reterr));
+                TRY(tensor_read(&d->a.reader, a, first, count, d->blocks, reterr));
+                TRY(tensor_read(&d->b.reader, b, first, count, d->blocks + BLOCK_BYTES, reterr));
+                TRY(compare_elements(d->blocks, a->stored_dtype, d->blocks + BLOCK_BYTES,
+                                     b->stored_dtype, count, c, reterr));
                 first += count;
         }
         return 0;
@@ -260,9 +265,9 @@ static int order(const Cairn__Format__Tensor *a, const Cairn__Format__Tensor *b)
 static int compare_tensors(struct diff *d, struct cairn_error *reterr) {
         const struct file_content *a = &d->a.index, *b = &d->b.index;
         size_t i = 0, k = 0;
-        for (size_t n = 0; n < 2; n++)
-                if (!(d->blocks[n] = malloc(COMPARE_ELEMENTS_MAX * ELEMENT_BYTES_MAX)))
-                        return error_set_errno(reterr, ENOMEM, "compare tensors", "");
+        d->blocks = malloc((size_t) 2 * BLOCK_BYTES);
+        if (!d->blocks)
+                return error_set_errno(reterr, ENOMEM, "compare tensors", "");
         while (i < a->tensor_count || k < b->tensor_count) {
                 int o = i == a->tensor_count   ? 1
                         : k == b->tensor_count ? -1
@@ -392,8 +397,7 @@ static void diff_done(struct diff *d) {
         json_decref(d->descriptions);
         json_decref(d->states);
         json_decref(d->tensors);
-        free(d->blocks[0]);
-        free(d->blocks[1]);
+        free(d->blocks);
 }
 
 int command_diff(const struct command *self, int argc, char **argv) {

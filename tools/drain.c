@@ -59,7 +59,7 @@ int command_drain(const struct command *self, int argc, char **argv) {
                  "end the trainers by force after this time (default 120s)", NULL},
         };
         struct cairn_error e = CAIRN_ERROR_INIT;
-        json_t *runs;
+        json_t *runs = NULL;
         int r = options_parse(self, OPTION_ROWS(rows), argc, argv, NULL, 0, &count, NULL);
         if (r != 0)
                 return r < 0 ? status_exit_code(CAIRN_ERR_API) : 0;

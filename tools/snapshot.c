@@ -49,7 +49,7 @@ static int print_reply(const Cairn__Control__SnapshotReply *reply, bool waited, 
  * waited for may come at any time. */
 static void draw_progress(struct control *watcher, const char *run) {
         char text[256], done[32], total[32];
-        json_t *status;
+        json_t *status = NULL;
         if ((watcher->socket < 0 && agent_call_open(watcher, run, NULL) < 0) ||
             agent_status_ask(watcher, run, &status, NULL) < 0) {
                 control_close(watcher);

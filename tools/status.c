@@ -114,7 +114,7 @@ static int show_stored(const struct command *self, const char *run, bool json,
 static int show_run(const struct command *self, const char *run, bool json) {
         struct cairn_error e = CAIRN_ERROR_INIT;
         _cleanup_(control_done) struct control agent;
-        json_t *status;
+        json_t *status = NULL;
         control_init(&agent, &clock_system);
         int r = agent_call_open(&agent, run, &e);
         if (r == 0)
@@ -132,7 +132,7 @@ static int show_run(const struct command *self, const char *run, bool json) {
 
 static int show_all(const struct command *self, bool json) {
         struct cairn_error e = CAIRN_ERROR_INIT;
-        json_t *runs;
+        json_t *runs = NULL;
         if (agent_status_everywhere(&runs, &e) < 0)
                 return command_fail(self, &e);
         json_t *status = json_pack("{s:o}", "runs", runs);

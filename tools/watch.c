@@ -90,7 +90,7 @@ static void show(struct watch *w, const json_t *status) {
 
 /* One look; connects where there is no connection. */
 static int look(struct watch *w, struct control *agent, struct cairn_error *reterr) {
-        json_t *status;
+        json_t *status = NULL;
         if (agent->socket < 0)
                 TRY(agent_call_open(agent, w->run, reterr));
         TRY(agent_status_ask(agent, w->run, &status, reterr));
