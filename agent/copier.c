@@ -29,8 +29,9 @@ static int look(struct chunk *c, struct cairn_error *reterr) {
         return 0;
 }
 
-/* Past the caches: what is copied is far larger than they are and is not read again soon. A memcpy of one chunk is too
- * small for the C library to see that, and reads each target line before it overwrites it: two thirds of the speed. */
+/* Past the caches: what is copied is far larger than they are and is not read again soon. A memcpy
+ * of one chunk is too small for the C library to see that, and reads each target line before it
+ * overwrites it: two thirds of the speed. */
 static void copy_past_caches(unsigned char *target, const unsigned char *source, uint64_t bytes) {
 #ifdef __SSE2__
         uint64_t head = -(uintptr_t) target % STREAM_LINE_BYTES;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "agent/reader.h"
 
-#include "base/cleanup.h"
 #include "format/crc32c.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 /* Ranges this close are read as one: a request costs more than the bytes between them. */
 #define GAP_BYTES_MAX (64 * KiB)
@@ -52,7 +52,8 @@ static int mismatch(const struct plan_range *range, struct cairn_error *reterr) 
         return r;
 }
 
-/* What has arrived, up to `bytes_max`, so that requests are pushed and the agent is heard in between. */
+/* What has arrived, up to `bytes_max`, so that requests are pushed and the agent is heard in
+ * between. */
 static int check_arrived(struct check *c, uint64_t bytes_max, struct cairn_error *reterr) {
         uint64_t whole_to = ring_whole_to(c->ring);
         if (ring_failed(c->ring))
@@ -152,24 +153,30 @@ static int read_and_check(struct check *c, bool image, struct cairn_error *reter
         return check_arrived(c, UINT64_MAX, reterr);
 }
 
+static int transfer(struct check *c, struct cairn_error *reterr) {
+        const struct reader_job *job = c->job;
+        bool image = is_image(job);
+        TRY(ring_begin(c->ring, RING_READ, job->fds, job->file_count, image ? job->file_count : 0,
+                       reterr));
+        int r = read_and_check(c, image, reterr);
+        TRY_KEEP(ring_end(c->ring, job->deadline_ns, r == 0 ? reterr : NULL));
+        if (r == 0 && c->checked_count != job->range_count)
+                r = error_set(reterr, CAIRN_ERR_FATAL, "read checkpoint", "",
+                              "ranges were left unchecked");
+        return r;
+}
+
 int reader_read(const struct reader_job *job, struct ring *ring, struct staging *staging,
                 uint64_t *ret_bytes, struct cairn_error *reterr) {
         struct check c = {.job = job, .ring = ring, .staging = staging};
         *ret_bytes = 0;
         if (job->range_count == 0)
                 return 0;
-        bool image = is_image(job);
-        _cleanup_free_ uint64_t *ends = calloc(job->range_count, sizeof *ends);
-        if (!ends)
+        c.ends = calloc(job->range_count, sizeof *c.ends);
+        if (!c.ends)
                 return error_set_errno(reterr, ENOMEM, "read checkpoint", "");
-        c.ends = ends;
-        TRY(ring_begin(ring, RING_READ, job->fds, job->file_count, image ? job->file_count : 0,
-                       reterr));
-        int r = read_and_check(&c, image, reterr);
-        TRY_KEEP(ring_end(ring, job->deadline_ns, r == 0 ? reterr : NULL));
-        if (r == 0 && c.checked_count != job->range_count)
-                r = error_set(reterr, CAIRN_ERR_FATAL, "read checkpoint", "",
-                              "ranges were left unchecked");
+        int r = transfer(&c, reterr);
+        free(c.ends);
         *ret_bytes = c.checked_bytes;
         return r;
 }

@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
@@ -308,7 +309,7 @@ static void uring_attach(struct ring *r) {
         uint64_t count = (r->region_bytes + RING_REGISTER_BYTES_MAX - 1) / RING_REGISTER_BYTES_MAX;
         if (r->options.without_registration || count == 0 || count > RING_BUFFERS_MAX)
                 return;
-        _cleanup_free_ struct iovec *buffers = calloc(count, sizeof *buffers);
+        struct iovec *buffers = calloc(count, sizeof *buffers);
         if (!buffers)
                 return;
         for (uint64_t i = 0; i < count; i++) {
@@ -318,6 +319,7 @@ static void uring_attach(struct ring *r) {
                         .iov_len = left < RING_REGISTER_BYTES_MAX ? left : RING_REGISTER_BYTES_MAX};
         }
         int status = io_uring_register_buffers(&r->uring, buffers, (unsigned) count);
+        free(buffers);
         r->buffers_registered = status == 0;
         if (status < 0)
                 add_warning(r, "registering buffers refused", -status,
@@ -375,7 +377,8 @@ static void uring_sync(struct ring *r, uint32_t file) {
         r->in_flight++;
 }
 
-/* Requests are taken in order, so nothing before the first piece that is in flight or waits to be cut is missing. */
+/* Requests are taken in order, so nothing before the first piece that is in flight or waits to be
+ * cut is missing. */
 static void uring_note_whole(struct ring *r) {
         uint64_t position = r->current.position;
 

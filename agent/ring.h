@@ -66,8 +66,8 @@ int ring_end(struct ring *ring, uint64_t deadline_ns, struct cairn_error *reterr
 int ring_event_fd(const struct ring *ring);
 bool ring_failed(
         const struct ring *ring); /* the job is doomed already: stop pushing, call ring_end */
-/* All bytes before this count of pushed bytes have ended, well or not (look at ring_failed): what a reader may work on
- * while the rest arrives. The threads only know when everything has. */
+/* All bytes before this count of pushed bytes have ended, well or not (look at ring_failed): what a
+ * reader may work on while the rest arrives. The threads only know when everything has. */
 uint64_t ring_whole_to(const struct ring *ring);
 uint64_t ring_bytes_done(const struct ring *ring);
 /* Alignment that file offset, region offset and length need for O_DIRECT; 1 where the file is read

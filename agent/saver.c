@@ -445,8 +445,8 @@ static int serve(struct saver *s) {
         (void) poll(fds, s->event_fd >= 0 ? 2 : 1, populating ? 0 : -1);
         if (fds[1].revents && s->event_fd >= 0)
                 clear_event(s);
-        /* Also where only the eventfd was ready: files that were sent before a request must not be missed, or it would be
-         * declined. */
+        /* Also where only the eventfd was ready: files that were sent before a request must not be
+         * missed, or it would be declined. */
         TRY(receive_all(s, &any));
         if (populating && !any && !fds[1].revents)
                 (void) staging_populate(&s->staging);

@@ -61,7 +61,7 @@ int plan_write(void *target, struct plan_range *ranges, uint64_t count, uint64_t
         staging = (staging + DATA_BLOCK_BYTES - 1) & ~(uint64_t) (DATA_BLOCK_BYTES - 1);
 
         memset(bytes, 0, PLAN_HEADER_BYTES);
-        memcpy(bytes, PLAN_MAGIC, 8);
+        memcpy(bytes, PLAN_MAGIC, 8); /* NOLINT(bugprone-not-null-terminated-result) */
         store_le32(bytes + 8, PLAN_VERSION);
         store_le64(bytes + 16, count);
         store_le64(bytes + 24, staging);

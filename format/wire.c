@@ -113,7 +113,7 @@ int wire_send(int socket, const Cairn__Control__Envelope *e, const int *fds, siz
         if (!packet)
                 return error_set(reterr, CAIRN_ERR_NOMEM, "send message", "", "out of memory");
         cairn__control__envelope__pack(e, packet + PACKET_HEADER_BYTES);
-        memcpy(packet, WIRE_MAGIC, 4);
+        memcpy(packet, WIRE_MAGIC, 4); /* NOLINT(bugprone-not-null-terminated-result) */
         store_le32(packet + 4, (uint32_t) bytes);
         store_le32(packet + 8, crc32c(0, packet + PACKET_HEADER_BYTES, bytes));
         store_le32(packet + 12, (uint32_t) fd_count);

@@ -72,7 +72,7 @@ static void futex_rouse(const char *verb, const void *address);
 
 static uint64_t swap_expected, swap_desired, swap_present;
 
-#include "format/cut.c"
+#include "format/cut.c" /* NOLINT(bugprone-suspicious-include) */
 
 #include "tests/test.h"
 
@@ -105,10 +105,11 @@ static enum weaken weaken;
 /* ---- the world ---- */
 
 enum { TRAINER, COPIER, SECOND, CAIRND, SIDES };
-/* A copier that was given up alive is interrupted at most LATE_MAX more times, then goes on to its end. */
+/* A copier that was given up alive is interrupted at most LATE_MAX more times, then goes on to its
+ * end. */
 enum { LATE_MAX = 1 };
 enum { STEPS_MAX = 600, STACK_BYTES = 32768, UPDATES_MAX = 3 };
-static const char *const side_names[] = {"trainer", "copier", "second copier", "cairnd"};
+static const char *const side_names[] = {"trainer", "copier", "second copier", "cairnd", "nobody"};
 
 struct scenario {
         const char *name;
@@ -462,8 +463,8 @@ static void trainer_main(void) {
         gate = (struct cut_gate){.deadline_duration_ns = NSEC_PER_SEC};
         updating = true; /* as the page starts */
         for (int update = 0; update < scenario->updates; update++) {
-                uint64_t seq = (uint64_t) update + 1, ended;
-                bool must_ring, ignored;
+                uint64_t seq = (uint64_t) update + 1, ended = 0;
+                bool must_ring = false, ignored;
 
                 mark((uint64_t) update);
                 if (update > 0)

@@ -224,7 +224,8 @@ static void test_errors(void **state) {
 
 static const struct ring_options *faulty;
 
-/* In a child, for the armed fault stays. Exit 0: the n-th request failed, and nothing was retried. */
+/* In a child, for the armed fault stays. Exit 0: the n-th request failed, and nothing was
+ * retried. */
 static void write_with_fault(void *specification) {
         struct ring *ring;
         struct cairn_error e = CAIRN_ERROR_INIT;

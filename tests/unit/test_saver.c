@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A whole saver in a child process against a played session: page, slab, host state, staging and files are real,
- * cairnd's part is a socketpair. */
+ * A whole saver in a child process against a played session: page, slab, host state, staging and
+ * files are real, cairnd's part is a socketpair. */
 #include "agent/saver.h"
 #include "base/bytes.h"
 #include "base/clock.h"
@@ -76,6 +76,7 @@ static void *memory(size_t bytes) {
 static void declare_tensors(void) {
         uint64_t at = 0;
 
+        /* NOLINTNEXTLINE(bugprone-sizeof-expression): an array of pointers is meant */
         s.inventory.tensors = memory(TENSORS * sizeof(Tensor *));
         s.inventory.placements = memory(TENSORS * sizeof(Placement *));
         for (size_t i = 0; i < TENSORS; i++) {
@@ -118,6 +119,7 @@ static void declare_values(Cairn__Format__InventoryHead *head) {
 
         memcpy(layout, values, sizeof values);
         assert_int_equal(host_state_layout(layout, VALUES, &s.payload_bytes, NULL), 0);
+        /* NOLINTNEXTLINE(bugprone-sizeof-expression): likewise */
         head->layout = memory(VALUES * sizeof *head->layout);
         head->n_layout = VALUES;
         for (size_t i = 0; i < VALUES; i++) {
@@ -157,6 +159,7 @@ static void make_inventory(void) {
         head->slab_bytes = memory(sizeof *head->slab_bytes);
         head->slab_bytes[0] = SLAB_BYTES;
         head->n_texts = 1;
+        /* NOLINTNEXTLINE(bugprone-sizeof-expression): an array of pointers is meant */
         head->texts = memory(sizeof *head->texts);
         head->texts[0] = memory(sizeof *head->texts[0]);
         cairn__format__text__init(head->texts[0]);
@@ -324,7 +327,8 @@ static void ring(void) {
         assert_int_equal(write(s.event_fd, &one, sizeof one), sizeof one);
 }
 
-/* As cairnd demands a cut: TAKE stays in force where the request was declined before the files were there. */
+/* As cairnd demands a cut: TAKE stays in force where the request was declined before the files were
+ * there. */
 static void demand(uint64_t seq) {
         bool updating;
 
@@ -360,6 +364,7 @@ static uint64_t update(bool request) {
         store_le64(payload + 8, 77);
         memcpy(payload + 16, &best, 8);
         store_le64(payload + 24, 5);
+        /* NOLINTNEXTLINE(bugprone-not-null-terminated-result): bytes, not text */
         memcpy(payload + 32, "abcde", 5);
         host_state_publish(s.host, word.seq + 1, (int64_t) word.seq + 41, payload);
         if (request)
@@ -641,7 +646,7 @@ static void test_kill_in_mid_write(void **state) {
 
         start_saver("data-write:2:delay:30000");
         arm(1);
-        uint64_t seq = update(true);
+        (void) update(true);
         (void) expect(SAVER_CUT);
         clock_system.sleep_ns(NULL, 50 * NSEC_PER_MSEC);
         assert_int_equal(s.page->ledger[0].state_attempt & 0xff, STAGING_WRITING);
@@ -657,7 +662,7 @@ static void test_kill_in_mid_write(void **state) {
 
         start_saver(NULL);
         arm(2);
-        seq = cut_read(s.page).seq;
+        uint64_t seq = cut_read(s.page).seq;
         demand(seq);
         assert_int_equal(expect(SAVER_CUT).seq, seq);
         assert_int_equal(expect(SAVER_WRITTEN).status, 0);
