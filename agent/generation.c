@@ -172,6 +172,12 @@ static int open_store(struct start *s, struct cairn_error *reterr) {
                         s->store_missing = true;
                         return may_create ? 0 : refuse_store(s, kind, reterr);
                 }
+                /* Somebody made it between the two looks: two first runs at the same time. */
+                if (kind == FOLDER_MARKED)
+                        r = store_open(store->io, store->path, &store->fd, &e);
+                if (r == 0)
+                        return 0;
+                store->fd = -1;
         }
         if (reterr)
                 *reterr = e;

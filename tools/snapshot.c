@@ -52,7 +52,7 @@ static void draw_progress(struct control *watcher, const char *run) {
         json_t *status = NULL;
         if ((watcher->socket < 0 && agent_call_open(watcher, run, NULL) < 0) ||
             agent_status_ask(watcher, run, &status, NULL) < 0) {
-                control_close(watcher);
+                control_done(watcher);
                 return;
         }
         const json_t *s =

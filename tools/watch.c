@@ -121,7 +121,7 @@ int watch_run(const char *run, bool json, void (*print)(FILE *out, const json_t 
                 } else if (now_ns - seen_ns > AWAY_NS)
                         return seen_ns > 0;
                 if (r < 0)
-                        control_close(&agent);
+                        control_done(&agent);
                 clock_system.sleep_ns(clock_system.context, r == 0 ? PERIOD_NS : RETRY_NS);
         }
 }

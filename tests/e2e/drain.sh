@@ -4,6 +4,7 @@
 # drain: every run of this user's agents is stopped at its own step, at the same time, and can be resumed.
 . "$(dirname "$0")/lib.sh"
 try 0 'no run is running' "$cairn" drain
+"$cairn" init "$CAIRN_STORE" >"$work/init.out" 2>&1 || die "cairn init failed"
 start one --every 10m -- "${tiny[@]}" --steps 60000 --step-ms 5
 first=$runner
 start two --every 10m -- "${tiny[@]}" --steps 60000 --step-ms 5
