@@ -6,6 +6,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "format/dtype.h"
+#include "format/host_state.h"
 #include "tools/command.h"
 #include "tools/print_json.h"
 #include "tools/store_view.h"
@@ -55,6 +56,12 @@ static void print_value(const Cairn__Format__StateValue *v) {
                 printf("%zu bytes\n", v->bytes_value.len);
                 break;
         }
+}
+
+/* libcairn's own values: a step's int64 is shown with its tensor. */
+static bool is_reserved(const Cairn__Format__StateValue *v) {
+        const size_t bytes = sizeof HOST_VALUE_RESERVED_PREFIX - 1;
+        return v->name.len >= bytes && memcmp(v->name.data, HOST_VALUE_RESERVED_PREFIX, bytes) == 0;
 }
 
 static void print_tensors(const struct file_content *index) {
@@ -107,7 +114,8 @@ static void print_text(const struct store_view *v, const struct file_content *in
         for (size_t i = 0; i < index->state_count; i++) {
                 printf("\nstate of rank %u\n", index->states[i]->rank);
                 for (size_t k = 0; k < index->states[i]->n_values; k++)
-                        print_value(index->states[i]->values[k]);
+                        if (!is_reserved(index->states[i]->values[k]))
+                                print_value(index->states[i]->values[k]);
         }
         if (head->n_texts > 0)
                 puts("\ndescriptions");

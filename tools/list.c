@@ -14,6 +14,8 @@
 #include <string.h>
 
 static const char *validity_text(const struct scan_checkpoint *c) {
+        if (c->is_attempt && c->validity != CHECKPOINT_ROLLABLE)
+                return "unfinished"; /* being written, or left behind: no checkpoint */
         switch (c->validity) {
         case CHECKPOINT_FLAGGED:
                 return "flagged: never chosen by itself";
@@ -22,7 +24,7 @@ static const char *validity_text(const struct scan_checkpoint *c) {
         case CHECKPOINT_ROLLABLE:
                 return "complete, to be committed by the next start";
         default:
-                return c->is_attempt ? "unfinished" : "";
+                return "";
         }
 }
 
@@ -32,7 +34,8 @@ static const char *validity_word(const struct scan_checkpoint *c) {
                                             [CHECKPOINT_FLAGGED] = "flagged",
                                             [CHECKPOINT_DAMAGED] = "damaged",
                                             [CHECKPOINT_ROLLABLE] = "rollable"};
-        return words[c->validity];
+        return c->is_attempt && c->validity != CHECKPOINT_ROLLABLE ? "unfinished"
+                                                                   : words[c->validity];
 }
 
 static json_t *checkpoint_json(const struct scan_checkpoint *c, bool newest) {
@@ -43,7 +46,7 @@ static json_t *checkpoint_json(const struct scan_checkpoint *c, bool newest) {
                               (json_int_t) c->time_ns, "newest", newest, "lineage", c->on_lineage,
                               "pinned", c->pinned, "attempt", c->is_attempt, "validity",
                               validity_word(c));
-        if (c->validity == CHECKPOINT_DAMAGED)
+        if (c->validity == CHECKPOINT_DAMAGED && !c->is_attempt)
                 json_object_set_new(j, "reason",
                                     json_string(error_format(&c->error, reason, sizeof reason)));
         return j;
@@ -64,7 +67,10 @@ static int list_json(const struct store_view *v) {
 
 static void print_row(const struct scan_checkpoint *c, bool newest) {
         char bytes[32], age[32], reason[1024];
-        printf("%-22s %12" PRId64 "  %4" PRIu64 "  %10s  %9s  ", c->name, c->step, c->generation,
+        char step[32] = "-"; /* an attempt's step is known once its manifests are there */
+        if (c->step >= 0)
+                (void) snprintf(step, sizeof step, "%" PRId64, c->step);
+        printf("%-22s %12s  %4" PRIu64 "  %10s  %9s  ", c->name, step, c->generation,
                c->is_attempt ? "-" : human_bytes(c->bytes, bytes),
                c->time_ns ? human_duration(human_age(c->time_ns), age) : "-");
         const char *separator = "";
@@ -76,7 +82,7 @@ static void print_row(const struct scan_checkpoint *c, bool newest) {
                         printf("%s%s", separator, words[i]);
                         separator = ", ";
                 }
-        if (c->validity == CHECKPOINT_DAMAGED)
+        if (c->validity == CHECKPOINT_DAMAGED && !c->is_attempt)
                 printf(" (%s)", error_format(&c->error, reason, sizeof reason));
         putchar('\n');
 }
