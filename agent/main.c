@@ -7,6 +7,7 @@
 #include "agent/probe.h"
 #include "agent/service.h"
 #include "base/fault.h"
+#include "base/io.h"
 #include "base/log.h"
 #include <fcntl.h>
 
@@ -111,19 +112,12 @@ static int read_flags(int argc, char **argv, struct config *c, struct cairn_erro
         return config_check(c, reterr);
 }
 
-/* 0..2 must be open, or the first socket would be taken for standard error. */
-static void open_standard(void) {
-        for (int fd = 0; fd < 3; fd++)
-                if (fcntl(fd, F_GETFD) < 0)
-                        (void) open("/dev/null", O_RDWR);
-}
-
 int main(int argc, char **argv) {
         struct cairn_error error = CAIRN_ERROR_INIT;
         struct config config;
         if (argc > 1 && (!strcmp(argv[1], "--saver") || !strcmp(argv[1], "--store-process")))
                 return run_child(argc, argv);
-        open_standard();
+        io_open_standard();
         if (argc > 1 && !strcmp(argv[1], "--init"))
                 return make_store(argc, argv);
         if (argc > 1 && !strcmp(argv[1], "--bench"))

@@ -417,3 +417,9 @@ int io_make_dir(const struct io_ops *io, int dirfd, const char *path, mode_t mod
         /* Also where it existed: that it can be seen does not mean that it would survive. */
         return io_sync(io, entry.dirfd, path, reterr);
 }
+
+void io_open_standard(void) {
+        for (int fd = 0; fd < 3; fd++)
+                if (fcntl(fd, F_GETFD) < 0)
+                        (void) open("/dev/null", O_RDWR);
+}

@@ -67,4 +67,8 @@ int io_make_dir(const struct io_ops *io, int dirfd, const char *path, mode_t mod
                 struct cairn_error *reterr);
 int io_sync(const struct io_ops *io, int fd, const char *object, struct cairn_error *reterr);
 
+/* Before anything else in a main: descriptors 0..2 that are closed become /dev/null, or the first
+ * file or socket would be taken for standard output or error, and be written into. */
+void io_open_standard(void);
+
 #endif

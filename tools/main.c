@@ -2,9 +2,11 @@
  *
  * cairn - the command line. One file a subcommand; this one finds it.
  */
+#include "base/io.h"
 #include "base/log.h"
 #include "base/types.h"
 #include "tools/command.h"
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -48,8 +50,7 @@ static void usage(FILE *out) {
               out);
 }
 
-int main(int argc, char **argv) {
-        log_init("cairn", LOG_LEVEL_WARNING);
+static int dispatch(int argc, char **argv) {
         if (argc < 2) {
                 usage(stderr);
                 return status_exit_code(CAIRN_ERR_API);
@@ -70,4 +71,19 @@ int main(int argc, char **argv) {
         text_escape(name, sizeof name, argv[1], strlen(argv[1]));
         fprintf(stderr, "cairn: there is no command '%s'; `cairn --help` lists them\n", name);
         return status_exit_code(CAIRN_ERR_API);
+}
+
+/* An answer that did not arrive is none, whatever the command made of its work. */
+static int check_output(int code) {
+        bool lost = ferror(stdout) != 0;
+        if (fflush(stdout) == 0 && !lost)
+                return code;
+        fprintf(stderr, "cairn: write standard output: %s\n", strerror(errno));
+        return code == 0 ? status_exit_code(CAIRN_ERR_IO) : code;
+}
+
+int main(int argc, char **argv) {
+        io_open_standard();
+        log_init("cairn", LOG_LEVEL_WARNING);
+        return check_output(dispatch(argc, argv));
 }

@@ -29,7 +29,8 @@ int print_json(json_t *object) {
                        : -1;
         json_decref(object);
         putchar('\n');
-        return r == 0 && fflush(stdout) == 0 ? 0 : status_exit_code(CAIRN_ERR_NOMEM);
+        /* That standard output could not be written is for main to say. */
+        return r == 0 || ferror(stdout) ? 0 : status_exit_code(CAIRN_ERR_NOMEM);
 }
 
 json_t *json_text(const void *bytes, size_t count) {

@@ -2,6 +2,7 @@
  *
  * cairn-train: trains a small GPT on the CPU; continues after a crash bit for bit.
  */
+#include "base/io.h"
 #include "trainer/stop.h"
 #include "trainer/train.h"
 
@@ -19,6 +20,7 @@ int main(int argc, char **argv) {
         struct train train;
         int code = 0;
 
+        io_open_standard();
         if (settings_parse(&settings, argc, argv, &error) < 0)
                 return fail(&error, 64);
         if (settings.help) {

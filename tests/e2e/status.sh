@@ -48,6 +48,16 @@ try 0 '✓' "$cairn" verify show
 [ "$("$cairn" verify show --json | json good)" = true ] || die "verify --json"
 try 0 '✓' "$cairn" verify "$CAIRN_STORE/show/000000000060-g0002"
 ok "verify, text and JSON"
+for command in "list show" "list show --json" "inspect show" "verify show --json" "--help"; do
+        # shellcheck disable=SC2086
+        try 74 'write standard output: No space' sh -c '"$0" "$@" >/dev/full' "$cairn" $command
+done
+ok "an answer that cannot be written is no success: 74"
+"$cairn" run --run closed -- sh -c 'for fd in 0 1 2; do
+        is="$is $(readlink /proc/$$/fd/$fd)"; done; echo $is >"$0"' "$work/fds" <&- >&- 2>&- ||
+        die "cairn run without standard descriptors"
+[ "$(cat "$work/fds")" = '/dev/null /dev/null /dev/null' ] || die "they are $(cat "$work/fds")"
+ok "closed standard descriptors are never anything else's"
 for command in demo init run status snapshot stop list inspect verify; do
         try 0 "usage: cairn $command|$command" "$cairn" $command --help
 done
