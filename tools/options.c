@@ -119,6 +119,8 @@ static int store_value(const struct command *self, const struct option_row *row,
                 *(bool *) row->target = true;
                 break;
         case OPTION_STRING:
+                if (!*value) /* an unset variable: nobody means the default by that */
+                        return bad_value(self, row, value, "a value");
                 *(const char **) row->target = value;
                 break;
         case OPTION_COUNT:

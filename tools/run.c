@@ -3,6 +3,7 @@
  * cairn run - the options of a run; runner.c does the work.
  */
 #include "base/cleanup.h"
+#include "format/dtype.h"
 #include "tools/runner.h"
 #include "tools/store_view.h"
 #include <errno.h>
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define EVERY_NS_DEFAULT (600 * NSEC_PER_SEC)
@@ -51,11 +53,55 @@ static const char *missing_equals(const struct option_list *list) {
         return NULL;
 }
 
+/* A type that is misspelt would be found after the checkpoint was read, by each restart again. */
+static const char *unknown_dtype(const struct option_list *conversions) {
+        for (size_t i = 0; i < conversions->count; i++)
+                if (dtype_from_name(strchr(conversions->items[i], '=') + 1) == 0)
+                        return conversions->items[i];
+        return NULL;
+}
+
+/* 0, or what a shell answers: 126 for what cannot be run, 127 for what is not there. */
+static int check_program(const char *path) {
+        struct stat st;
+        if (stat(path, &st) < 0)
+                return errno == ENOENT || errno == ENOTDIR ? 127 : 126;
+        return !S_ISDIR(st.st_mode) && access(path, X_OK) == 0 ? 0 : 126;
+}
+
+/* What cannot be started is refused before the run is begun; a restart would not find it either.
+ * The search is execvp's: an empty part of $PATH is the current folder. */
+static int check_command(const char *command) {
+        char path[PATH_MAX];
+        if (!*command || strchr(command, '/'))
+                return check_program(command);
+        const char *search = getenv("PATH");
+        _cleanup_free_ char *list = strdup(search ? search : "/bin:/usr/bin");
+        char *rest = list;
+        int code = 127;
+        for (char *folder; code != 0 && rest && (folder = strsep(&rest, ":"));)
+                if ((size_t) snprintf(path, sizeof path, "%s%s%s", folder, *folder ? "/" : "",
+                                      command) < sizeof path) {
+                        int here = check_program(path);
+                        code = here == 127 ? code : here;
+                }
+        return code;
+}
+
+static int current_folder(char *ret, size_t bytes, struct cairn_error *reterr) {
+        if (getcwd(ret, bytes))
+                return 0;
+        if (errno == ENOENT)
+                return error_set(reterr, CAIRN_ERR_API, "find the current folder", "",
+                                 "it was removed: change to another one, or give --run NAME and "
+                                 "--store as an absolute path");
+        return error_set_errno(reterr, errno, "find the current folder", "");
+}
+
 /* The folder's name is what a person would have called the run. */
 static int default_run_name(char *name, size_t bytes, struct cairn_error *reterr) {
         char folder[PATH_MAX];
-        if (!getcwd(folder, sizeof folder))
-                return error_set_errno(reterr, errno, "find the current folder", "");
+        TRY(current_folder(folder, sizeof folder, reterr));
         const char *base = strrchr(folder, '/');
         (void) snprintf(name, bytes, "%s", base && base[1] ? base + 1 : "run");
         if (name_check_run(name, NULL) < 0)
@@ -66,8 +112,8 @@ static int default_run_name(char *name, size_t bytes, struct cairn_error *reterr
 
 static int absolute_path(const char *path, char *ret, size_t bytes, struct cairn_error *reterr) {
         char folder[PATH_MAX] = "";
-        if (*path != '/' && !getcwd(folder, sizeof folder))
-                return error_set_errno(reterr, errno, "find the current folder", "");
+        if (*path != '/')
+                TRY(current_folder(folder, sizeof folder, reterr));
         while (path[0] == '.' && path[1] == '/')
                 path += 2;
         int n = *path == '/' ? snprintf(ret, bytes, "%s", path)
@@ -119,6 +165,11 @@ static int check(const struct command *self, const struct run_arguments *a,
         if ((bad = missing_equals(&o->conversions)))
                 return command_fail_text(self, CAIRN_ERR_API,
                                          "--convert takes GLOB=DTYPE, not '%s'", bad);
+        if ((bad = unknown_dtype(&o->conversions)))
+                return command_fail_text(self, CAIRN_ERR_API,
+                                         "--convert takes GLOB=DTYPE, and '%s' names no type like "
+                                         "f32, bf16 or i64",
+                                         bad);
         if (o->ranks < 1 || o->ranks > RANKS_MAX)
                 return command_fail_text(self, CAIRN_ERR_API, "--nproc-per-node takes 1 to %d",
                                          RANKS_MAX);
@@ -177,6 +228,12 @@ int command_run(const struct command *self, int argc, char **argv) {
         if (rest >= argc)
                 return command_fail_text(self, CAIRN_ERR_API, "which command? usage: cairn run %s",
                                          self->arguments);
+        int code = check_command(argv[rest]);
+        if (code != 0) {
+                (void) command_fail_text(self, CAIRN_ERR_API, "cannot start '%s': %s", argv[rest],
+                                         strerror(code == 127 ? ENOENT : EACCES));
+                return code;
+        }
         if (o.has_from_step && !mode_given)
                 a.mode = "resume"; /* there is nothing else that --from can mean */
         r = check(self, &a, &o);

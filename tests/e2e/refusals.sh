@@ -127,6 +127,12 @@ refused 64 'every' "--every 0steps" run --run r --every 0steps -- true
 refused 64 'mode' "a bad --mode" run --run r --mode maybe -- true
 refused 64 'override' "an --override without =" run --run r --override x -- true
 refused 64 'convert' "a --convert without =" run --run r --convert x -- true
+refused 64 'names no type' "a --convert to no type" run --run r --convert 'x=f31' -- true
+refused 127 'cannot start' "a command that is not there" run --run r -- "$work/nothing"
+refused 127 'cannot start' "a command that is not in \$PATH" run --run r -- no-such-program
+refused 126 'cannot start' "a command that is a folder" run --run r -- "$work"
+refused 64 'run takes a value' "an empty --run" run --run '' -- true
+refused 64 'store takes a value' "an empty --store" list --store=
 refused 64 'frob' "an unknown option" run --frob -- true
 refused 64 'init-from' "--from with --init-from" run --run r --from 3 --init-from open@10 -- true
 refused 64 'init-from' "--init-from with resume" run --run r --mode resume --init-from open@10 -- true
@@ -139,7 +145,8 @@ refused 69 'not running' "stop of a run that does not run" stop open
 refused 66 'missing' "list of a missing run" list missing
 refused 66 'open' "inspect of a missing step" inspect open@99
 refused 65 'damaged|CORRUPT|differ|✗' "verify of a damaged run" verify damaged
-try 127 'cannot start' "$cairn" run --run r --max-restarts 0 -- "$work/no-such-program"
-ok "a command that is not there: 127"
 try 64 'no such option' "$cairn" run --run r2 -- "${trainer[@]}" --frobnicate 1
 ok "the trainer's 64 is final"
+mkdir "$work/removed"
+(cd "$work/removed" && rmdir "$work/removed" && try 64 'was removed' "$cairn" run --run r3 --store s -- true)
+ok "a current folder that was removed: 64"
