@@ -9,6 +9,7 @@
 #     make check-unit check-sim check-e2e check-model check-lint    its parts
 #     make check-kill [ROUNDS=N] [SEED=N]        random kills, as many as you like
 #     make build/tests/unit/test_log    one test program
+#     make bench [SIZE=1G] [ROUNDS=5] [DIR=.]    speeds beside what the machine can do (docs/PERFORMANCE.md)
 #     make fuzz [FUZZ_SECONDS=10] [TARGET=file]  libFuzzer under sanitizers (docs/TESTING.md)
 #     make asan tsan tidy format format-check check-headers check-includes install clean
 

@@ -4,13 +4,17 @@
 
 unit_SRC := $(wildcard tests/unit/test_*.c)
 sim_SRC := $(wildcard tests/sim/test_*.c)
-e2e_SRC := $(wildcard tests/e2e/*.c)
+# passfs needs libfuse; the tests that use it skip without.
+HAS_FUSE := $(shell $(PKG_CONFIG) --exists fuse3 2>/dev/null && echo yes)
+e2e_SRC := $(filter-out $(if $(HAS_FUSE),,tests/e2e/passfs.c),$(wildcard tests/e2e/*.c))
+bench_SRC := $(wildcard tests/bench/*.c)
 helper_SRC := $(filter-out $(unit_SRC) $(sim_SRC),$(wildcard tests/unit/*.c tests/sim/*.c))
 
 test_programs = $(patsubst %.c,$(BUILD)/%,$(1))
 UNIT := $(call test_programs,$(unit_SRC))
 SIM := $(call test_programs,$(sim_SRC))
 E2E_HELPERS := $(call test_programs,$(e2e_SRC))
+BENCH := $(call test_programs,$(bench_SRC))
 E2E := $(filter-out tests/e2e/lib.sh,$(wildcard tests/e2e/*.sh))
 # make check-unit TESTS="io log": only these
 ifneq ($(TESTS),)
@@ -34,8 +38,11 @@ $(BUILD)/lib/tests.a: $(call objects,$(helper_SRC))
 
 $(BUILD)/obj/tests/%.o: ROOM_CFLAGS = $(BLAS_CFLAGS)
 
-$(UNIT) $(SIM) $(E2E_HELPERS): $(BUILD)/%: $(BUILD)/obj/%.o $(HELPER_LIB) $(ALL_LIBS)
+$(UNIT) $(SIM) $(filter-out %/passfs,$(E2E_HELPERS)) $(BENCH): $(BUILD)/%: $(BUILD)/obj/%.o $(HELPER_LIB) $(ALL_LIBS)
 	$(call link,$(CMOCKA_LIBS) $(BLAS_LIBS) $(PKG_LIBS))
+
+$(BUILD)/tests/e2e/passfs: $(BUILD)/obj/tests/e2e/passfs.o
+	$(call link,-lfuse3)
 
 fuzz_parts := $(call objects,$(fuzz_SHARED) tools/options.c) $(call archives,agent client device format base)
 $(FUZZ): $(BUILD)/%: $(BUILD)/obj/%.o $(BUILD)/obj/tests/fuzz/replay.o $(fuzz_parts)
@@ -77,6 +84,15 @@ check-races: $(UNIT) $(SIM)
 	@if setarch -R true 2>/dev/null; then exec setarch -R $(TESTS_RUN) -t 600 $(UNIT) $(SIM); \
 		else exec $(TESTS_RUN) -t 600 $(UNIT) $(SIM); fi
 
+# ---- speed ----
+# make bench [SIZE=1G] [ROUNDS=5] [DIR=folder on the disk to measure]: docs/PERFORMANCE.md
+.PHONY: bench bench-run
+bench:
+	@./setup bench || echo 'make bench: without what could not be installed'
+	@$(MAKE) bench-run
+bench-run: all $(BENCH)
+	@SIZE='$(SIZE)' ROUNDS='$(ROUNDS)' DIR='$(DIR)' tests/bench/run
+
 # ---- fuzzing ----
 # make fuzz [FUZZ_SECONDS=10] [TARGET=file]: a build of its own, by clang. fuzz-seeds is for changes of the format.
 FUZZ_SECONDS ?= 10
@@ -98,7 +114,7 @@ fuzz-seeds: $(BUILD)/tests/fuzz/seeds
 	@mkdir -p tests/fuzz/corpus && $(BUILD)/tests/fuzz/seeds tests/fuzz/corpus
 
 # ---- style ----
-ALL_SRC := $(foreach room,$(ROOMS),$($(room)_SRC)) $(unit_SRC) $(sim_SRC) $(helper_SRC) $(e2e_SRC) $(fuzz_SRC)
+ALL_SRC := $(foreach room,$(ROOMS),$($(room)_SRC)) $(unit_SRC) $(sim_SRC) $(helper_SRC) $(e2e_SRC) $(bench_SRC) $(fuzz_SRC)
 ALL_HDR := $(wildcard $(ROOMS:%=%/*.h) tests/*/*.h)
 
 .PHONY: tidy tidy-files format format-check
