@@ -55,7 +55,7 @@ struct ring {
         enum ring_direction direction;
         struct ring_file files[RING_FILES_MAX];
         uint32_t file_count;
-        bool job_open, stuck;
+        bool job_open, stuck, register_wanted;
         /* the job: done when settled == pushed; settled counts dropped bytes, too */
         uint64_t pushed;
         _Atomic uint64_t settled, bytes_done;
@@ -307,7 +307,7 @@ static void uring_attach(struct ring *r) {
                 (void) io_uring_unregister_buffers(&r->uring);
         r->buffers_registered = false;
         uint64_t count = (r->region_bytes + RING_REGISTER_BYTES_MAX - 1) / RING_REGISTER_BYTES_MAX;
-        if (r->options.without_registration || count == 0 || count > RING_BUFFERS_MAX)
+        if (r->options.without_registration || !r->register_wanted || count == 0 || count > RING_BUFFERS_MAX)
                 return;
         struct iovec *buffers = calloc(count, sizeof *buffers);
         if (!buffers)
@@ -602,12 +602,22 @@ static int command(struct ring *r, enum message_kind kind, struct cairn_error *r
         return status < 0 ? error_set_errno(reterr, -status, "reach I/O thread", "") : 0;
 }
 
-int ring_attach(struct ring *r, void *base, uint64_t bytes, struct cairn_error *reterr) {
+static int attach(struct ring *r, void *base, uint64_t bytes, bool register_wanted,
+                  struct cairn_error *reterr) {
         if (r->job_open)
                 return error_set(reterr, CAIRN_ERR_API, "attach staging", "", "a job is under way");
         r->base = base;
         r->region_bytes = bytes;
+        r->register_wanted = register_wanted;
         return command(r, MESSAGE_ATTACH, reterr);
+}
+
+int ring_attach(struct ring *r, void *base, uint64_t bytes, struct cairn_error *reterr) {
+        return attach(r, base, bytes, true, reterr);
+}
+
+int ring_attach_plain(struct ring *r, void *base, uint64_t bytes, struct cairn_error *reterr) {
+        return attach(r, base, bytes, false, reterr);
 }
 
 /* What O_DIRECT needs of this file, having switched it on; 1 where it stays off. */

@@ -51,6 +51,9 @@ int ring_new(const struct ring_options *options, struct ring **ret, struct cairn
 void ring_free(
         struct ring *ring); /* NULL allowed; drops what is queued, waits for what is in flight */
 int ring_attach(struct ring *ring, void *base, uint64_t bytes, struct cairn_error *reterr);
+/* The same without registering, at once: registering makes pages that are not there yet, one by
+ * one, for seconds per GiB. */
+int ring_attach_plain(struct ring *ring, void *base, uint64_t bytes, struct cairn_error *reterr);
 /* direct_count: for the first so many files O_DIRECT is wanted, and every push is aligned for it.
  * */
 int ring_begin(struct ring *ring, enum ring_direction direction, const int *fds, uint32_t count,

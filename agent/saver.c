@@ -28,6 +28,7 @@ struct saver {
         struct source source;
         struct staging staging;
         struct ring *ring;
+        bool staging_ready;         /* every page is there, and registered where that is allowed */
         struct saver_message setup; /* who we serve */
         bool armed;
         uint32_t attempt;
@@ -285,7 +286,8 @@ static int seal(struct saver *s, const struct saver_message *m, int inventory, i
         s->payload = malloc(s->source.payload_bytes + 1);
         if (!s->payload)
                 return error_set_errno(reterr, ENOMEM, "seal", s->setup.run);
-        return ring_attach(s->ring, s->staging.base, s->staging.bytes, reterr);
+        s->staging_ready = false;
+        return ring_attach_plain(s->ring, s->staging.base, s->staging.bytes, reterr);
 }
 
 static int on_seal(struct saver *s, const struct saver_message *m, struct wire_fds *fds) {
@@ -438,18 +440,27 @@ static int receive_all(struct saver *s, bool *ret_any) {
         }
 }
 
+/* A step towards staging that is as fast as it gets; the trainer need not wait for it. Transfers do
+ * without where the I/O thread does not answer. */
+static void prepare_staging(struct saver *s) {
+        if (staging_populate(&s->staging))
+                return;
+        (void) ring_attach(s->ring, s->staging.base, s->staging.bytes, NULL);
+        s->staging_ready = true;
+}
+
 static int serve(struct saver *s) {
         struct pollfd fds[] = {{.fd = s->socket, .events = POLLIN},
                                {.fd = s->event_fd, .events = POLLIN}};
-        bool populating = s->staging.base && s->staging.populated < s->staging.bytes, any;
-        (void) poll(fds, s->event_fd >= 0 ? 2 : 1, populating ? 0 : -1);
+        bool preparing = s->staging.base && !s->staging_ready, any;
+        (void) poll(fds, s->event_fd >= 0 ? 2 : 1, preparing ? 0 : -1);
         if (fds[1].revents && s->event_fd >= 0)
                 clear_event(s);
         /* Also where only the eventfd was ready: files that were sent before a request must not be
          * missed, or it would be declined. */
         TRY(receive_all(s, &any));
-        if (populating && !any && !fds[1].revents)
-                (void) staging_populate(&s->staging);
+        if (preparing && !any && !fds[1].revents)
+                prepare_staging(s);
         return try_cut(s);
 }
 
