@@ -201,6 +201,7 @@ static void publish_outcome(struct run_attempt *a, const struct commit_result *c
         run->committed_bytes = c->bytes;
         run->committed_ns = loop_now(&run->agent->loop);
         run->checkpoints_committed++;
+        run->failed_before = run->attempts_failed;
         log_event(LOG_LEVEL_INFO,
                   "run=%s generation=%llu attempt=%u checkpoint=%s step=%lld bytes=%llu existed=%d "
                   "cut_to_commit_ms=%llu",

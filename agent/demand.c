@@ -38,10 +38,18 @@ static void set_targets(struct run *run, struct run_waiter *w) {
         }
 }
 
+/* A pause after a failure spares the store where nobody waits. Somebody does: what made it fail may
+ * be mended by now, and its time may be short. */
+static void end_pause(struct run *run) {
+        if (run->open_after_ns)
+                run->open_after_ns = 1;
+}
+
 void demand_internal(struct run *run, uint64_t deadline_ns) {
         struct run_waiter *w = waiter_new(run);
         if (!w)
                 return;
+        end_pause(run);
         w->internal = true;
         w->deadline_ns = deadline_ns;
         set_targets(run, w);
@@ -145,6 +153,7 @@ int run_snapshot(struct run *run, const struct reply_to *to,
                 answer(w, run->committed_name, run->committed_step, run->committed_bytes, true);
                 return 0;
         }
+        end_pause(run);
         set_targets(run, w);
         run_pump(run);
         return 0;

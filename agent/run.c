@@ -9,6 +9,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/states.h"
+#include "format/wire.h"
 #include <errno.h>
 #include <signal.h>
 
@@ -590,18 +591,34 @@ int run_stop(struct run *run, const struct reply_to *to, uint64_t duration_ns,
         return 0;
 }
 
+/* A snapshot that failed is said together with what it loses: who stops a run for its last snapshot
+ * must not take an older one for it. */
+static void answer_stopped(struct run *run) {
+        Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
+        Cairn__Control__StopReply m = CAIRN__CONTROL__STOP_REPLY__INIT;
+        Cairn__Control__Failure failure = CAIRN__CONTROL__FAILURE__INIT;
+        m.step = m.reached = run->committed_step;
+        for (uint32_t i = 0; i < run->world; i++)
+                if (run->sessions[i] && run->sessions[i]->page) {
+                        int64_t step = atomic_load(&run->sessions[i]->page->last_step);
+                        m.reached = step > m.reached ? step : m.reached;
+                }
+        if (m.reached > m.step && run->attempts_failed > run->failed_before && !run->finish.done) {
+                wire_failure_fill(&failure, &run->last_error);
+                m.failure = &failure;
+        }
+        e.body_case = CAIRN__CONTROL__ENVELOPE__BODY_STOP_REPLY;
+        e.stop_reply = &m;
+        while (run->stop.reply_count > 0)
+                server_reply(&run->stop.replies[--run->stop.reply_count], &e, NULL, 0);
+}
+
 static void stop_check(struct run *run) {
         uint64_t now_ns = loop_now(&run->agent->loop);
         if (!run->stop.active)
                 return;
         if (run_sessions_ended(run) && run->state != RUN_STARTING) {
-                Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
-                Cairn__Control__StopReply m = CAIRN__CONTROL__STOP_REPLY__INIT;
-                m.step = run->committed_step;
-                e.body_case = CAIRN__CONTROL__ENVELOPE__BODY_STOP_REPLY;
-                e.stop_reply = &m;
-                while (run->stop.reply_count > 0)
-                        server_reply(&run->stop.replies[--run->stop.reply_count], &e, NULL, 0);
+                answer_stopped(run);
                 return;
         }
         wish_stop(run);

@@ -128,6 +128,7 @@ struct run {
         int64_t committed_step; /* -1: none in this generation, nor its parent */
         uint64_t committed_seq, committed_bytes, committed_ns; /* loop time; 0: not by this agent */
         uint64_t attempts_failed, checkpoints_committed;
+        uint64_t failed_before; /* attempts_failed when the newest checkpoint was committed */
         struct cairn_error last_error;
 };
 

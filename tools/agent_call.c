@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/agent_call.h"
 
+#include "format/wire.h"
 #include "tools/agent_process.h"
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 int agent_call_open(struct control *c, const char *run, struct cairn_error *reterr) {
@@ -29,4 +32,18 @@ int agent_call_open(struct control *c, const char *run, struct cairn_error *rete
 ProtobufCBinaryData agent_call_text(const char *text) {
         return (ProtobufCBinaryData){.len = text ? strlen(text) : 0,
                                      .data = (uint8_t *) (uintptr_t) text};
+}
+
+int agent_call_lost(const struct command *self, const char *run,
+                    const Cairn__Control__StopReply *reply) {
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        char why[700], committed[48] = "nothing";
+        if (!reply->failure)
+                return 0;
+        wire_failure_read(reply->failure, &e);
+        if (reply->step >= 0)
+                (void) snprintf(committed, sizeof committed, "only step %" PRId64, reply->step);
+        return command_fail_text(
+                self, e.status, "run '%s' was stopped at step %" PRId64 ", but %s is committed: %s",
+                run, reply->reached, committed, error_format(&e, why, sizeof why));
 }

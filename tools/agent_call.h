@@ -6,6 +6,7 @@
 #define CAIRN_TOOLS_AGENT_CALL_H
 
 #include "client/control.h"
+#include "tools/command.h"
 
 #define AGENT_GREET_NS (10 * NSEC_PER_SEC)
 
@@ -14,5 +15,8 @@
 int agent_call_open(struct control *c, const char *run, struct cairn_error *reterr);
 /* Bytes field of a message from text (borrowed); NULL is empty. */
 ProtobufCBinaryData agent_call_text(const char *text);
+/* 0, or the exit status after saying what the last snapshot of a stopped run could not save. */
+int agent_call_lost(const struct command *self, const char *run,
+                    const Cairn__Control__StopReply *reply);
 
 #endif

@@ -43,6 +43,9 @@ static int await(const struct command *self, struct stop *s, uint64_t until_ns) 
                                          "run '%s': an unexpected answer: agent and `cairn` are of "
                                          "different versions",
                                          s->run);
+        int code = agent_call_lost(self, s->run, reply->stop_reply);
+        if (code != 0)
+                return code;
         if (reply->stop_reply->step < 0)
                 printf("%s: stopped; nothing was committed\n", s->run);
         else

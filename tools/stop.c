@@ -37,6 +37,9 @@ int command_stop(const struct command *self, int argc, char **argv) {
                          clock_now(&clock_system) + deadline_ns + STOP_ANSWER_MARGIN_NS, &reply,
                          NULL, &e) < 0)
                 return command_fail(self, &e);
+        r = agent_call_lost(self, run, reply->stop_reply);
+        if (r != 0)
+                return r;
         if (reply->stop_reply->step < 0)
                 printf("stopped; nothing was committed\n");
         else

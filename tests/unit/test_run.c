@@ -292,6 +292,55 @@ static void test_stop(void **state) {
         assert_int_equal(reply->stop_reply->step, 12);
 }
 
+/* The last snapshot fails: `cairn stop` hears why, and how far training had come. */
+static void test_stop_without_room(void **state) {
+        Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
+        Cairn__Control__StopRequest m = CAIRN__CONTROL__STOP_REQUEST__INIT;
+        (void) state;
+        fixture_update(&f, &t, 11, true);
+        fixture_run_ms(&f, 50);
+        f.write_status = CAIRN_ERR_NOSPACE;
+        m.run = DEMO;
+        m.deadline_ns = 60 * NSEC_PER_SEC;
+        e.body_case = BODY(STOP_REQUEST);
+        e.stop_request = &m;
+        (void) fixture_send(&f, tool, &e, NULL, 0);
+        fixture_update(&f, &t, 12, true);
+        fixture_run_ms(&f, 50);
+        session_died(fixture_session(&f, 0));
+        (void) rank_exit(0);
+        const Cairn__Control__Envelope *reply = fixture_receive(&f, tool);
+        assert_int_equal(reply->body_case, BODY(STOP_REPLY));
+        assert_int_equal(reply->stop_reply->step, 11);
+        assert_int_equal(reply->stop_reply->reached, 12);
+        assert_non_null(reply->stop_reply->failure);
+        assert_int_equal(reply->stop_reply->failure->status, CAIRN_ERR_NOSPACE);
+}
+
+/* After failures the store is asked less and less often, but at once where somebody waits. */
+static void test_asked_during_pause(void **state) {
+        struct run *run = agent_find_run(&f.agent, "demo");
+        (void) state;
+        f.fail_verb = STORE_ATTEMPT_OPEN;
+        f.fail_status = CAIRN_ERR_NOSPACE;
+        fixture_update(&f, &t, 1, true); /* uses up what is armed */
+        fixture_run_ms(&f, 50);
+        run->open_failures = 20;
+        for (unsigned i = 0; i < 20 && !run->open_after_ns; i++) {
+                f.fail_verb = STORE_ATTEMPT_OPEN;
+                fixture_update(&f, &t, 2 + i, true);
+                fixture_run_ms(&f, 50);
+        }
+        assert_true(run->open_after_ns > 0);
+        f.fail_verb = 0;
+        run->open_after_ns += 60 * NSEC_PER_SEC;
+        fixture_update(&f, &t, 40, false);
+        ask_snapshot(true, 5 * NSEC_PER_SEC, "");
+        const Cairn__Control__Envelope *reply = fixture_receive(&f, tool);
+        assert_int_equal(reply->body_case, BODY(SNAPSHOT_REPLY));
+        assert_int_equal(reply->snapshot_reply->step, 40);
+}
+
 static void test_finish_and_end(void **state) {
         Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
         Cairn__Control__Finish m = CAIRN__CONTROL__FINISH__INIT;
@@ -420,6 +469,8 @@ int main(void) {
                 TEST(test_successor_waits),
                 TEST(test_saver_dies),
                 TEST(test_stop),
+                TEST(test_stop_without_room),
+                TEST(test_asked_during_pause),
                 TEST(test_finish_and_end),
                 TEST(test_second_runner),
                 TEST(test_agent_restart),
