@@ -566,6 +566,28 @@ void run_session_ended(struct run *run, struct session *s) {
 
 /* ---- stop, finish, end ---- */
 
+/* A snapshot that failed is said together with what it loses: who stops a run for its last snapshot
+ * must not take an older one for it. */
+static void answer_stopped(struct run *run) {
+        Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
+        Cairn__Control__StopReply m = CAIRN__CONTROL__STOP_REPLY__INIT;
+        Cairn__Control__Failure failure = CAIRN__CONTROL__FAILURE__INIT;
+        m.step = m.reached = run->committed_step;
+        for (uint32_t i = 0; i < run->world; i++)
+                if (run->sessions[i] && run->sessions[i]->page) {
+                        int64_t step = atomic_load(&run->sessions[i]->page->last_step);
+                        m.reached = step > m.reached ? step : m.reached;
+                }
+        if (m.reached > m.step && run->attempts_failed > run->failed_before && !run->finish.done) {
+                wire_failure_fill(&failure, &run->last_error);
+                m.failure = &failure;
+        }
+        e.body_case = CAIRN__CONTROL__ENVELOPE__BODY_STOP_REPLY;
+        e.stop_reply = &m;
+        while (run->stop.reply_count > 0)
+                server_reply(&run->stop.replies[--run->stop.reply_count], &e, NULL, 0);
+}
+
 int run_stop(struct run *run, const struct reply_to *to, uint64_t duration_ns,
              struct cairn_error *reterr) {
         if (to && run->stop.reply_count == sizeof run->stop.replies / sizeof *run->stop.replies)
@@ -589,28 +611,6 @@ int run_stop(struct run *run, const struct reply_to *to, uint64_t duration_ns,
         wish_stop(run);
         run_pump(run);
         return 0;
-}
-
-/* A snapshot that failed is said together with what it loses: who stops a run for its last snapshot
- * must not take an older one for it. */
-static void answer_stopped(struct run *run) {
-        Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
-        Cairn__Control__StopReply m = CAIRN__CONTROL__STOP_REPLY__INIT;
-        Cairn__Control__Failure failure = CAIRN__CONTROL__FAILURE__INIT;
-        m.step = m.reached = run->committed_step;
-        for (uint32_t i = 0; i < run->world; i++)
-                if (run->sessions[i] && run->sessions[i]->page) {
-                        int64_t step = atomic_load(&run->sessions[i]->page->last_step);
-                        m.reached = step > m.reached ? step : m.reached;
-                }
-        if (m.reached > m.step && run->attempts_failed > run->failed_before && !run->finish.done) {
-                wire_failure_fill(&failure, &run->last_error);
-                m.failure = &failure;
-        }
-        e.body_case = CAIRN__CONTROL__ENVELOPE__BODY_STOP_REPLY;
-        e.stop_reply = &m;
-        while (run->stop.reply_count > 0)
-                server_reply(&run->stop.replies[--run->stop.reply_count], &e, NULL, 0);
 }
 
 static void stop_check(struct run *run) {
