@@ -389,11 +389,42 @@ static int open_listener(struct server *c, struct cairn_error *reterr) {
                 return error_set_errno(reterr, bind_errno, "bind socket", path);
         if (shared && chown(path, (uid_t) -1, c->options.group_id) < 0 && errno != EPERM)
                 return error_set_errno(reterr, errno, "hand socket to group", path);
-        if (listen(fd, 64) < 0)
+        struct stat st;
+        if (listen(fd, 64) < 0 || lstat(path, &st) < 0)
                 return error_set_errno(reterr, errno, "listen", path);
+        c->listen_device = st.st_dev;
+        c->listen_inode = st.st_ino;
+        loop_unwatch(c->loop, &c->listen_source);
+        cleanup_close(&c->listen_fd); /* of a file that is gone */
+        c->listen_fd = -1;
         TRY(loop_watch(c->loop, &c->listen_source, fd, EPOLLIN, listener_ready, c, reterr));
         c->listen_fd = TAKE_FD(fd);
         return 0;
+}
+
+static bool owns_file(const struct server *c) {
+        struct stat st;
+        return lstat(c->options.socket_path, &st) == 0 && st.st_dev == c->listen_device &&
+               st.st_ino == c->listen_inode;
+}
+
+/* Without its file an agent that is alive cannot be reached: tools would call its runs ended, and a
+ * trainer that was restarted would find nobody. */
+static void keep_file(void *context) {
+        struct server *c = context;
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        loop_timer_set(c->loop, &c->listen_timer, loop_now(c->loop) + SERVER_FILE_NS);
+        if (owns_file(c))
+                return;
+        if (open_listener(c, &error) == 0) {
+                log_event(LOG_LEVEL_WARNING,
+                          "socket=%s reason=\"it was removed\" action=\"made again\"",
+                          c->options.socket_path);
+                c->listen_lost = false;
+        } else if (!c->listen_lost) {
+                log_error(LOG_LEVEL_ERROR, "make the removed socket again", &error);
+                c->listen_lost = true;
+        }
 }
 
 int server_init(struct server *c, struct loop *loop, const struct server_options *options,
@@ -404,16 +435,23 @@ int server_init(struct server *c, struct loop *loop, const struct server_options
                 return error_set_errno(reterr, ENOMEM, "create connections", "");
         for (size_t i = 0; i < CONNECTION_COUNT_MAX; i++)
                 c->connections[i].fd = -1;
-        return options->socket_path ? open_listener(c, reterr) : 0;
+        loop_timer_init(&c->listen_timer, keep_file, c);
+        if (!options->socket_path)
+                return 0;
+        TRY(open_listener(c, reterr));
+        loop_timer_set(loop, &c->listen_timer, loop_now(loop) + SERVER_FILE_NS);
+        return 0;
 }
 
 void server_close_listener(struct server *c) {
+        loop_timer_clear(c->loop, &c->listen_timer);
         if (c->listen_fd < 0)
                 return;
         loop_unwatch(c->loop, &c->listen_source);
         (void) close(c->listen_fd);
         c->listen_fd = -1;
-        (void) unlink(c->options.socket_path);
+        if (owns_file(c)) /* else it is somebody else's by now */
+                (void) unlink(c->options.socket_path);
 }
 
 void server_done(struct server *c) {

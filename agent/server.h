@@ -29,6 +29,7 @@
 
 #define SERVER_OUT_MAX 64
 #define SERVER_HELLO_NS (10 * NSEC_PER_SEC)
+#define SERVER_FILE_NS NSEC_PER_SEC
 #define SERVER_FEATURES UINT64_C(0)
 #define SERVER_SOFTWARE "cairnd " CAIRN_VERSION
 
@@ -85,6 +86,10 @@ struct server {
         struct server_options options;
         int listen_fd;
         struct loop_source listen_source;
+        struct loop_timer listen_timer; /* looks whether the socket's file is still there */
+        dev_t listen_device;
+        ino_t listen_inode;
+        bool listen_lost; /* said already that it cannot be made again */
         uint64_t serial_last;
         struct connection *connections; /* CONNECTION_COUNT_MAX slots */
 };
@@ -92,7 +97,10 @@ struct server {
 int server_init(struct server *c, struct loop *loop, const struct server_options *options,
                 struct cairn_error *reterr);
 void server_done(struct server *c);
-/* Stop listening and remove the socket's file; living connections stay. */
+/* The socket's file is made again within a second or so if somebody removes it: cleaners of
+ * temporary folders do, and a user's runtime directory goes with his last login.
+ *
+ * Stop listening and remove the socket's file; living connections stay. */
 void server_close_listener(struct server *c);
 /* Adopt a connected socket as if it had been accepted (tests). */
 int server_adopt(struct server *c, int fd, struct connection **ret, struct cairn_error *reterr);

@@ -2,6 +2,7 @@
 #include "agent/server.h"
 #include "base/log.h"
 #include "tests/test.h"
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -268,11 +269,36 @@ static void test_socket_file(void **state) {
         server_done(&second);
 }
 
+static void test_file_removed(void **state) {
+        struct stat before, after;
+        char private[600];
+        (void) state;
+        int fd = connected();
+        assert_int_equal(lstat(path, &before), 0);
+        (void) snprintf(private, sizeof private, "%s/private", folder);
+        assert_int_equal(unlink(path), 0);
+        assert_int_equal(rmdir(private), 0);
+        turn(1500);
+        assert_int_equal(lstat(path, &after), 0); /* made again, and somebody listens */
+        int second = connected();
+        (void) close(second);
+        (void) close(fd);
+        /* Another agent's file is left alone at the end. */
+        assert_int_equal(unlink(path), 0);
+        int other = open(path, O_CREAT | O_WRONLY, 0600);
+        assert_true(other >= 0);
+        (void) close(other);
+        server_close_listener(&server);
+        assert_int_equal(lstat(path, &after), 0);
+        assert_true(S_ISREG(after.st_mode));
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 int main(void) {
         const struct CMUnitTest tests[] = {
                 TEST(test_conversation), TEST(test_refusals), TEST(test_garbage),
                 TEST(test_queue),        TEST(test_limit),    TEST(test_socket_file),
+                TEST(test_file_removed),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
