@@ -198,7 +198,7 @@ static int handle_rank_exit(void *context, struct connection *c, const Cairn__Co
         struct run *run;
         (void) fds;
         TRY(get_run(context, &e->rank_exit->run, "settle rank", &run, reterr));
-        return run_rank_exit(run, &to, e->rank_exit->rank, reterr);
+        return run_rank_exit(run, &to, e->rank_exit, reterr);
 }
 
 static int handle_end(void *context, struct connection *c, const Cairn__Control__Envelope *e,

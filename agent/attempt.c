@@ -1,13 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "agent/attempt.h"
 #include "agent/demand.h"
+#include "agent/postmortem.h"
 #include "base/log.h"
 
 #define OPEN_PAUSE_NS_MIN (500 * NSEC_PER_MSEC)
 #define RETAIN_COMMITS_MAX 4
 #define OPEN_PAUSE_NS_MAX (60 * NSEC_PER_SEC)
 
-enum commit_reason { REASON_SCHEDULED = 0, REASON_DEMANDED = 1, REASON_ENDING = 3 };
+enum commit_reason {
+        REASON_SCHEDULED = 0,
+        REASON_DEMANDED = 1,
+        REASON_ENDING = 3,
+        REASON_POST_MORTEM = 4
+};
 
 static void close_files(struct rank_cut *row) {
         if (row->data_fd >= 0)
@@ -146,9 +152,9 @@ static void wind_up(struct run_attempt *a) {
                 if (row->state == RANK_ARMED) {
                         session_disarm(s);
                         /* A dying trainer's saver is ended anyway. */
-                        busy = busy || s->state < SESSION_SETTLING;
+                        busy = busy || s->state < SESSION_SETTLING || postmortem_pending(s);
                 } else if (row->state == RANK_CUT)
-                        busy = busy || s->state < SESSION_SETTLING;
+                        busy = busy || s->state < SESSION_SETTLING || postmortem_pending(s);
         }
         if (!busy)
                 discard(a);
@@ -180,6 +186,13 @@ static void retain(struct run *run) {
         run->retaining = run_store_request(run, &m, retained, run, NULL) == 0;
 }
 
+static bool is_post_mortem(const struct run_attempt *a) {
+        for (uint32_t i = 0; i < a->run->world; i++)
+                if (a->ranks[i].ending.kind != ENDING_ALIVE)
+                        return true;
+        return false;
+}
+
 static void publish_outcome(struct run_attempt *a, const struct commit_result *c) {
         struct run *run = a->run;
         for (uint32_t i = 0; i < run->world; i++) {
@@ -195,13 +208,22 @@ static void publish_outcome(struct run_attempt *a, const struct commit_result *c
                 }
                 cut_outcome_set(s->page, row->seq, CUT_COMMITTED, 0);
         }
+        run->checkpoints_committed++;
+        run->failed_before = run->attempts_failed;
+        if (is_post_mortem(a))
+                run->postmortem_step = c->step;
+        if (is_post_mortem(a) && c->flagged) {
+                /* Kept for whoever wants it, but nothing resumes from it. */
+                run->flagged_step = c->step;
+                log_event(LOG_LEVEL_WARNING, "run=%s checkpoint=%.63s step=%lld flagged=1",
+                          run->name, c->name, (long long) c->step);
+                return;
+        }
         memcpy(run->committed_name, c->name, sizeof run->committed_name);
         run->committed_name[sizeof run->committed_name - 1] = 0;
         run->committed_step = c->step;
         run->committed_bytes = c->bytes;
         run->committed_ns = loop_now(&run->agent->loop);
-        run->checkpoints_committed++;
-        run->failed_before = run->attempts_failed;
         log_event(LOG_LEVEL_INFO,
                   "run=%s generation=%llu attempt=%u checkpoint=%s step=%lld bytes=%llu existed=%d "
                   "cut_to_commit_ms=%llu",
@@ -241,6 +263,8 @@ static void commit(struct run_attempt *a) {
         (void) snprintf(m.name, sizeof m.name, "%s", tag);
         if (a->run->stop.active || a->run->end.wanted)
                 m.reason = REASON_ENDING;
+        if (is_post_mortem(a))
+                m.reason = REASON_POST_MORTEM;
         a->state = ATTEMPT_COMMITTING;
         if (run_store_request(a->run, &m, committed, a, &error) < 0) {
                 a->state = ATTEMPT_OPEN;
@@ -286,6 +310,7 @@ void run_session_cut(struct run *run, struct session *s, const struct saver_mess
         row->step = m->step;
         row->bytes = m->bytes ? m->bytes : s->image_bytes;
         row->cut_ns = loop_now(&run->agent->loop);
+        row->ending = m->ending;
         log_event(LOG_LEVEL_DEBUG, "run=%s rank=%u attempt=%u cut=%llu step=%lld", run->name,
                   s->rank, a->number, (unsigned long long) m->seq, (long long) m->step);
 }
@@ -413,7 +438,8 @@ static bool wants_attempt(const struct run *run) {
          * long as one lives, for it may be saving its last step while the run ends. */
         bool any = false;
         for (uint32_t rank = 0; rank < run->world; rank++) {
-                if (run->sessions[rank] && !run->sessions[rank]->dead)
+                if (run->sessions[rank] && (!run->sessions[rank]->dead ||
+                                            run->sessions[rank]->postmortem == POSTMORTEM_WANTED))
                         return true;
                 any = any || run->sessions[rank];
         }

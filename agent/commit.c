@@ -586,6 +586,7 @@ int attempt_commit(struct store_run *run, struct attempt *a, uint32_t reason, co
         name_checkpoint(result.name, files.step, a->generation);
         result.step = files.step;
         result.bytes = files.bytes;
+        result.flagged = files.flagged;
         TRY_GOTO(publish(run, a, &files, &result, reterr), finish);
         if (result.existed) {
                 TRY_GOTO(bytes_of(run, result.name, &result.bytes, reterr), finish);

@@ -260,8 +260,9 @@ static void answer_taken(struct run *run, struct run_waiter *w) {
 static void take(struct run *run, const struct run_waiter *w) {
         for (uint32_t i = 0; i < run->world; i++) {
                 struct session *s = run->sessions[i];
-                if (!session_cuttable(s) || !s->armed_attempt || s->disarming || s->writing ||
-                    attempts_cover(run, i, w->seq[i]))
+                /* The last state of a dead trainer has its own order, which tells how it ended. */
+                if (!session_cuttable(s) || s->dead || !s->armed_attempt || s->disarming ||
+                    s->writing || attempts_cover(run, i, w->seq[i]))
                         continue;
                 session_take(s, w->seq[i] ? w->seq[i] : 1);
         }

@@ -98,9 +98,13 @@ static void count_damage(struct judge *j, const struct scan_checkpoint *c,
                     error_format(e, text, sizeof text));
 }
 
+static bool must_pass_over(const struct start_request *q, const struct scan_checkpoint *c) {
+        return q->before_step > 0 && c->step >= q->before_step;
+}
+
 /* The newest usable one of the lineage. 0 with verdict->choice NULL: there is none. */
 static int choose_newest(struct judge *j, uint32_t *ret_skipped, struct cairn_error *reterr) {
-        const struct scan_checkpoint *c;
+        const struct scan_checkpoint *c, *oldest = NULL;
 
         *ret_skipped = 0;
         for (size_t i = 0; (c = scan_newest(j->scan, i)); i++) {
@@ -120,11 +124,19 @@ static int choose_newest(struct judge *j, uint32_t *ret_skipped, struct cairn_er
                 } else if (*ret_skipped < j->request->skip_newest) {
                         ++*ret_skipped;
                         intent_note(j->verdict->note, "%s was passed over as asked", c->name);
+                } else if (must_pass_over(j->request, c)) {
+                        oldest = c;
+                        intent_note(j->verdict->note, "%s was passed over: it failed before",
+                                    c->name);
                 } else {
                         j->verdict->choice = c;
                         return 0;
                 }
         }
+        if (oldest)
+                intent_note(j->verdict->note, "%s is tried again, there is none older",
+                            oldest->name);
+        j->verdict->choice = oldest;
         return 0;
 }
 
@@ -297,6 +309,12 @@ static int judge_resume(struct judge *j, bool used, struct cairn_error *reterr) 
         if (used) {
                 TRY(choose_newest(j, &skipped, reterr));
                 TRY(look_at_rest(j, reterr));
+                /* Nothing that counts was ever committed: the first intent holds still. */
+                if (!j->verdict->choice && q->is_restart && q->mode != START_RESUME && j->flagged &&
+                    j->damaged == 0 && skipped == 0) {
+                        j->verdict->decided = begin_mode(q);
+                        return 0;
+                }
                 if (!j->verdict->choice)
                         return refuse_unusable(j, skipped, reterr);
                 j->verdict->decided = START_RESUME;

@@ -6,6 +6,7 @@
 #include "agent/run.h"
 #include "agent/attempt.h"
 #include "agent/demand.h"
+#include "agent/postmortem.h"
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/states.h"
@@ -137,6 +138,7 @@ static struct run *run_new(struct agent *a, const char *name) {
         run->agent = a;
         run->runner_fd = -1;
         run->committed_step = run->checkpoint_step = -1;
+        run->died_step = run->postmortem_step = run->flagged_step = -1;
         run->last_error = (struct cairn_error) CAIRN_ERROR_INIT;
         memcpy(run->name, name, strlen(name) + 1);
         loop_timer_init(&run->kill_timer, kill_fired, run);
@@ -236,6 +238,7 @@ static int read_start(struct agent *a, const Cairn__Control__Start *m, char *nam
         q->start.is_restart = m->restart > 0;
         q->start.restart = m->restart;
         q->start.skip_newest = m->skip_newest;
+        q->start.before_step = m->before_step;
         memcpy(q->start.run, name, RUN_NAME_BYTES_MAX + 1);
         TRY(copy_text(q->start.init_from, sizeof q->start.init_from, &m->init_from, "init-from",
                       reterr));
@@ -282,6 +285,8 @@ static void take_decision(struct run *run, const struct start_reply *r) {
         run->open_failures = 0;
         run->open_after_ns = 0;
         run->committed_seq = 0;
+        run->lost_last = 0;
+        run->died_step = run->postmortem_step = run->flagged_step = -1;
         if (r->decided == START_RESUME) {
                 run->committed_step = r->checkpoint_step;
                 (void) snprintf(run->committed_name, sizeof run->committed_name, "%.63s",
@@ -497,8 +502,10 @@ int run_hello(struct run *run, struct held_hello *h, struct cairn_error *reterr)
         if (!s || session_settled(s))
                 return welcome_new(run, h, reterr);
         /* The same process closed its session and opens another one. */
-        if (!s->dead && s->pid == h->to.connection->pid && !server_reach(&s->hello))
+        if (!s->dead && s->pid == h->to.connection->pid && !server_reach(&s->hello)) {
+                s->closed = true;
                 session_died(s);
+        }
         if (!s->dead)
                 return error_set(reterr, CAIRN_ERR_BUSY, "open session", run->name,
                                  "rank %u is alive in process %d", h->rank, (int) s->pid);
@@ -525,13 +532,18 @@ static void answer_settled(struct run *run, const struct reply_to *to) {
         m.finished_reason =
                 (ProtobufCBinaryData){strlen(run->finish.reason), (uint8_t *) run->finish.reason};
         m.stopped = run->stop.active || run->agent->stopping;
+        m.died_step = run->died_step;
+        m.post_mortem = run->postmortem_step >= 0 && run->postmortem_step == run->committed_step;
+        m.flagged_step = run->flagged_step;
+        m.lost_steps = run->lost_last;
         e.body_case = CAIRN__CONTROL__ENVELOPE__BODY_RANK_SETTLED;
         e.rank_settled = &m;
         server_reply(to, &e, NULL, 0);
 }
 
-int run_rank_exit(struct run *run, const struct reply_to *to, uint32_t rank,
+int run_rank_exit(struct run *run, const struct reply_to *to, const Cairn__Control__RankExit *m,
                   struct cairn_error *reterr) {
+        uint32_t rank = m->rank;
         if (rank >= run->world)
                 return error_set(reterr, CAIRN_ERR_API, "settle rank", run->name,
                                  "rank %u of a run with %u ranks", rank, run->world);
@@ -540,6 +552,7 @@ int run_rank_exit(struct run *run, const struct reply_to *to, uint32_t rank,
                 answer_settled(run, to);
                 return 0;
         }
+        postmortem_reaped(s, m->wait_status, (pid_t) m->pid);
         s->exit_reply = *to;
         s->exit_ns = loop_now(&run->agent->loop);
         run_pump(run);
@@ -548,6 +561,7 @@ int run_rank_exit(struct run *run, const struct reply_to *to, uint32_t rank,
 
 void run_session_ended(struct run *run, struct session *s) {
         struct cairn_error error = CAIRN_ERROR_INIT;
+        postmortem_settled(run, s);
         if (s->exit_reply.connection)
                 answer_settled(run, &s->exit_reply);
         s->exit_reply = (struct reply_to){0};
@@ -812,7 +826,8 @@ static void sessions_check(struct run *run) {
                 if (!s)
                         continue;
                 session_refresh(s);
-                if (s->state == SESSION_SETTLING && !run_session_in_flight(run, s))
+                if (s->state == SESSION_SETTLING && !postmortem_pending(s) &&
+                    !run_session_in_flight(run, s))
                         session_finish_settling(s);
                 /* Its launcher reaped a wrapper and the trainer lives on. */
                 if (s->exit_reply.connection && !s->dead && now_ns > s->exit_ns + RUN_REAP_NS)
@@ -838,6 +853,7 @@ static bool needs_tick(const struct run *run) {
 }
 
 static void pump_once(struct run *run) {
+        postmortem_pump(run);
         attempts_pump(run);
         demand_pump(run);
         stop_check(run);

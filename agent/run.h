@@ -37,6 +37,7 @@ struct rank_cut {
         uint64_t seq, bytes, cut_ns;
         int64_t step;
         unsigned tries;
+        struct saver_ending ending; /* of its trainer, where that was dead */
 };
 enum attempt_state {
         ATTEMPT_EMPTY,
@@ -129,6 +130,9 @@ struct run {
         uint64_t committed_seq, committed_bytes, committed_ns; /* loop time; 0: not by this agent */
         uint64_t attempts_failed, checkpoints_committed;
         uint64_t failed_before; /* attempts_failed when the newest checkpoint was committed */
+        uint64_t lost_steps, lost_last; /* finished, but in no checkpoint to resume from */
+        int64_t died_step;              /* the last finished one of this generation, -1: none */
+        int64_t postmortem_step, flagged_step; /* taken after a death in it; -1: none */
         struct cairn_error last_error;
 };
 
@@ -137,7 +141,7 @@ int run_start(struct agent *a, struct connection *c, const struct reply_to *to,
               const Cairn__Control__Start *m, struct wire_fds *fds, struct cairn_error *reterr);
 /* Hello of a trainer, for a run that is LIVE: Welcome, Wait or an error. */
 int run_hello(struct run *run, struct held_hello *hello, struct cairn_error *reterr);
-int run_rank_exit(struct run *run, const struct reply_to *to, uint32_t rank,
+int run_rank_exit(struct run *run, const struct reply_to *to, const Cairn__Control__RankExit *m,
                   struct cairn_error *reterr);
 int run_snapshot(struct run *run, const struct reply_to *to,
                  const Cairn__Control__SnapshotRequest *m, struct cairn_error *reterr);

@@ -35,6 +35,7 @@ struct saver {
         int data_fd, manifest_fd;
         uint64_t take_seq; /* a cut at or after it is wanted; valid while take_wanted */
         bool take_wanted;
+        struct saver_ending ending; /* the trainer's: all later cuts are post-mortem */
         uint64_t valid_seq; /* of the newest valid cut */
         bool any_valid;
         /* how often this seq was claimed: the attempt must not wrap within one */
@@ -167,6 +168,7 @@ static int write_cut(struct saver *s, const struct copied *copied) {
                                        .rank = s->setup.rank,
                                        .world = s->setup.world,
                                        .attempt = s->attempt,
+                                       .ending = s->ending,
                                        .data_fd = s->data_fd,
                                        .manifest_fd = s->manifest_fd,
                                        .clock = &clock_system,
@@ -229,6 +231,7 @@ static int try_cut(struct saver *s) {
                 return send_message(s, &m);
         }
         m.verb = SAVER_CUT;
+        m.ending = s->ending;
         s->any_valid = true;
         s->valid_seq = copied.word.seq;
         m.step = copied.step;
@@ -325,7 +328,9 @@ static int on_disarm(struct saver *s, const struct saver_message *m) {
 }
 
 static void on_take(struct saver *s, const struct saver_message *m) {
-        if (s->any_valid && s->valid_seq >= m->seq)
+        s->ending = m->ending;
+        /* A dead trainer's cut is asked for again only when the former one was not committed. */
+        if (s->any_valid && s->valid_seq >= m->seq && m->ending.kind == ENDING_ALIVE)
                 return;
         s->take_seq = m->seq;
         s->take_wanted = true;

@@ -18,7 +18,8 @@
  *   SAVER_ARM     fds: data, manifest                  (nothing: the next cut may be taken)
  *   SAVER_TAKE    {seq}: a cut at or after it is       (as for a request in the page)
  *                 wanted, even if it was answered
- *                 (declined, void) before
+ *                 (declined, void) before; {ending}:
+ *                 of a trainer that died
  *                                                      SAVER_CUT {attempt, seq, step}: copied
  *                                                      SAVER_VOID {seq, status}: still armed
  *                                                      SAVER_WRITTEN {status, step, bytes, uuid}:
@@ -41,6 +42,19 @@
 #include "format/plan.h"
 
 #define SAVER_SOCKET_FD 3
+
+/* How the trainer stood when a cut was taken, as the manifest says it. */
+enum saver_ending_kind {
+        ENDING_ALIVE = 0,
+        ENDING_EXITED = 1,
+        ENDING_SIGNALLED = 2,
+        ENDING_UNKNOWN = 3
+};
+struct saver_ending {
+        enum saver_ending_kind kind;
+        int32_t code; /* exit status or signal */
+        bool suspect; /* the state may have been scribbled on: never chosen by itself */
+};
 
 enum saver_verb {
         SAVER_SETUP = 1,
@@ -72,6 +86,7 @@ struct saver_message {
         uint8_t data_uuid[16];
         bool warned; /* SAVER_WRITTEN, SAVER_RESTORED: fell back; `error` says why, once */
         uint64_t non_finite_count;
+        struct saver_ending ending; /* SAVER_TAKE of a dead trainer; SAVER_CUT repeats it */
 };
 /* The saver's main: returns its exit status. */
 int saver_main(int socket);

@@ -219,10 +219,13 @@ void session_saver_ended(struct session *s, bool reaped, int wait_status) {
         s->armed_attempt = 0;
         s->disarming = s->writing = false;
         run_session_saver_lost(s->run, s, &error);
+        if (s->postmortem == POSTMORTEM_ORDERED)
+                s->postmortem = POSTMORTEM_WANTED;
+        /* Its staging may still be written to, or is half written: a new one. */
+        close_fd(&s->staging_fd);
         if (s->state >= SESSION_SETTLING) {
                 if (s->state == SESSION_SETTLING && expected) {
                         loop_timer_clear(&s->agent->loop, &s->timer);
-                        close_fd(&s->staging_fd);
                         s->staging_bytes = 0;
                         set_state(s, SESSION_ENDED);
                         run_session_ended(s->run, s);
@@ -231,8 +234,6 @@ void session_saver_ended(struct session *s, bool reaped, int wait_status) {
                 run_pump(s->run);
                 return;
         }
-        /* Its staging may still be written to, or is half written: a new one. */
-        close_fd(&s->staging_fd);
         if (s->saver_deaths > SESSION_DEATHS_MAX)
                 fail_pending(s, &error);
         watch_rings(s, true);
@@ -282,6 +283,8 @@ static void saver_sealed(struct session *s, const struct saver_message *m) {
         if (m->status < 0) {
                 note_error(s, "seal", &m->error);
                 fail_pending(s, &m->error);
+                if (s->dead)
+                        s->postmortem = POSTMORTEM_OVER;
                 return;
         }
         s->saver_sealed = true;
@@ -314,6 +317,12 @@ static void saver_sealed(struct session *s, const struct saver_message *m) {
 
 static void saver_restored(struct session *s, const struct saver_message *m);
 
+/* What was ordered was taken or was not; that is judged anew. */
+static void answered(struct session *s) {
+        if (s->postmortem == POSTMORTEM_ORDERED)
+                s->postmortem = POSTMORTEM_WANTED;
+}
+
 void session_saver_message(struct session *s, const struct saver_message *m, struct wire_fds *fds) {
         (void) fds;
         switch (m->verb) {
@@ -329,10 +338,12 @@ void session_saver_message(struct session *s, const struct saver_message *m, str
                 break;
         case SAVER_CUT:
                 s->writing = true;
+                answered(s);
                 run_session_cut(s->run, s, m);
                 break;
         case SAVER_VOID:
                 s->take_seq = 0;
+                answered(s);
                 run_session_void(s->run, s, m);
                 break;
         case SAVER_WRITTEN:
@@ -368,8 +379,9 @@ void session_saver_message(struct session *s, const struct saver_message *m, str
 }
 
 bool session_can_arm(const struct session *s) {
+        bool alive = s->state >= SESSION_SEALED && s->state <= SESSION_RESEALING && !s->dead;
         return s->saver_sealed && !s->saver_stopping && !s->armed_attempt && !s->writing &&
-               s->state >= SESSION_SEALED && s->state <= SESSION_RESEALING && !s->dead;
+               (alive || s->postmortem == POSTMORTEM_WANTED);
 }
 
 int session_arm(struct session *s, uint32_t attempt, int data_fd, int manifest_fd) {
@@ -400,6 +412,19 @@ void session_take(struct session *s, uint64_t seq) {
                 return;
         if (s->agent->ops->saver_send(s, &m, NULL, 0) == 0)
                 s->take_seq = seq ? seq : 1;
+}
+
+void session_take_last(struct session *s) {
+        struct saver_message m = message_new(s, SAVER_TAKE);
+        m.seq = cut_read(s->page).seq;
+        m.ending = s->ending;
+        if (s->saver.state == SAVER_LINK_NONE && !s->saver_stopping)
+                start_saver(s);
+        if (!s->armed_attempt || s->disarming || s->writing ||
+            s->agent->ops->saver_send(s, &m, NULL, 0) < 0)
+                return;
+        s->postmortem = POSTMORTEM_ORDERED;
+        s->postmortem_tries++;
 }
 
 bool session_copying(const struct session *s) {
@@ -1018,6 +1043,7 @@ void session_died(struct session *s) {
         if (s->dead)
                 return;
         s->dead = true;
+        s->death_ns = loop_now(&s->agent->loop);
         if (s->state >= SESSION_SETTLING)
                 return;
         fail_pending(s, &(struct cairn_error) CAIRN_ERROR_INIT);
@@ -1033,6 +1059,7 @@ void session_died(struct session *s) {
 void session_finish_settling(struct session *s) {
         if (s->state != SESSION_SETTLING || s->saver_stopping)
                 return;
+        s->postmortem = POSTMORTEM_OVER;
         s->saver_stopping = true;
         if (s->saver.state != SAVER_LINK_NONE) {
                 s->agent->ops->saver_stop(s);

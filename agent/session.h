@@ -45,6 +45,13 @@ struct session_restore {
         uint64_t bytes, read_ns;
 };
 
+enum postmortem_state {
+        POSTMORTEM_UNDECIDED,
+        POSTMORTEM_WANTED,  /* to be ordered as soon as a saver has files */
+        POSTMORTEM_ORDERED, /* the saver was told; its answer makes it WANTED again, to be judged */
+        POSTMORTEM_OVER     /* nothing to take, taken, or given up */
+};
+
 struct session {
         struct agent *agent;
         struct run *run;
@@ -83,6 +90,10 @@ struct session {
 
         uint32_t armed_attempt; /* 0: the saver has no files */
         bool disarming, writing;
+        struct saver_ending ending;
+        enum postmortem_state postmortem;
+        unsigned postmortem_tries;
+        uint64_t death_ns;
         uint64_t take_seq; /* what the saver was told to take since it was armed */
 
         struct session_restore restore;
@@ -135,6 +146,8 @@ bool session_can_arm(const struct session *s);
 int session_arm(struct session *s, uint32_t attempt, int data_fd, int manifest_fd);
 void session_disarm(struct session *s);
 void session_take(struct session *s, uint64_t seq);
+/* Of a dead trainer: arm, order, start a saver where there is none, whatever comes next. */
+void session_take_last(struct session *s);
 void session_ring(struct session *s);
 /* A copy is under way, or a request is about to be claimed. */
 bool session_copying(const struct session *s);

@@ -54,6 +54,7 @@ struct start_request {
         char init_from[STORE_PATH_BYTES]; /* CKPT: directory name in this run, RUN/NAME, or a path
                                              to a checkpoint */
         uint32_t skip_newest;             /* crash-loop guard: pass over that many */
+        int64_t before_step; /* the like, not 0: only steps before it, if there are any */
         char overrides[4096];             /* "k=v\n..." as recorded in GEN */
 };
 struct start_reply {
@@ -113,7 +114,7 @@ struct commit_result {
         char name[NAME_BYTES];
         int64_t step;
         uint64_t bytes;
-        bool existed;
+        bool existed, flagged;
 };
 int attempt_commit(struct store_run *run, struct attempt *a, uint32_t reason, const char *tag,
                    struct commit_result *ret, struct cairn_error *reterr);

@@ -270,7 +270,8 @@ static void fill_true_steps(struct writer *w, const Cairn__Format__State *state)
         }
 }
 
-static void fill_head(const struct writer *w, Cairn__Format__Head *head) {
+static void fill_head(const struct writer *w, Cairn__Format__Head *head,
+                      Cairn__Format__Ending *ending) {
         const Cairn__Format__InventoryHead *inventory = w->source->inventory.inventory;
         static const char version[] = "cairn " CAIRN_VERSION;
         head->run = borrow(w->job->run, strlen(w->job->run));
@@ -288,6 +289,12 @@ static void fill_head(const struct writer *w, Cairn__Format__Head *head) {
         head->time_ns = w->job->clock->realtime_ns(w->job->clock->context);
         head->writer = borrow(version, sizeof version - 1);
         head->non_finite_count = w->written->non_finite_count;
+        if (w->job->ending.kind != ENDING_ALIVE) {
+                ending->kind = w->job->ending.kind;
+                ending->code = w->job->ending.code;
+                ending->suspect = w->job->ending.suspect;
+                head->ending = ending;
+        }
         head->texts = inventory->texts;
         head->n_texts = inventory->n_texts;
 }
@@ -295,10 +302,11 @@ static void fill_head(const struct writer *w, Cairn__Format__Head *head) {
 static int make_manifest(struct writer *w, void **ret, size_t *ret_bytes,
                          struct cairn_error *reterr) {
         Cairn__Format__Head head = CAIRN__FORMAT__HEAD__INIT;
+        Cairn__Format__Ending ending = CAIRN__FORMAT__ENDING__INIT;
         Cairn__Format__State state = CAIRN__FORMAT__STATE__INIT, *states[] = {&state};
         Cairn__Format__ChunkCrcs crcs = CAIRN__FORMAT__CHUNK_CRCS__INIT, *crc_list[] = {&crcs};
         const struct file_content *inventory = &w->source->inventory;
-        fill_head(w, &head);
+        fill_head(w, &head, &ending);
         state.rank = crcs.rank = w->job->rank;
         state.step = w->copied->step;
         state.seq = w->copied->word.seq;

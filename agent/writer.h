@@ -18,11 +18,13 @@
 
 #include "agent/copier.h"
 #include "agent/ring.h"
+#include "agent/saver.h"
 
 struct writer_job {
         const char *run;
         uint64_t generation;
         uint32_t rank, world, attempt;
+        struct saver_ending ending;
         int data_fd, manifest_fd;
         const struct clock_ops *clock;
         int (*wait)(void *context, int ring_fd);

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "tools/agent_call.h"
 #include "tools/agent_process.h"
+#include "tools/crash_guard.h"
 #include "tools/process_tree.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -53,8 +54,14 @@ struct runner {
         bool agent_killed; /* by a signal, while it started */
         int signal_fd;
         struct ranks ranks;
-        uint64_t generation, restart, restarts_without_commit;
+        uint64_t generation, restart;
         int64_t committed_step;
+        struct crash_guard guard;
+        struct {                  /* what the last life left */
+                bool post_mortem; /* committed_step was taken after its death */
+                int64_t flagged_step;
+                uint64_t lost_steps;
+        } left;
         bool finished; /* the run is complete, as the agent recorded */
         unsigned interrupts;
         int stop_signal;          /* the first of SIGINT, SIGTERM; 0 while none came */
@@ -268,6 +275,7 @@ static int send_start(struct runner *r, uint64_t generation, Cairn__Control__Sta
         start.keep_last = o->keep_last;
         start.restart = r->restart;
         start.create_store = o->mode == 1;
+        start.before_step = r->guard.before_step;
         start.generation = generation;
         start.socket_note = agent_call_text(r->system_agent ? "system" : "embedded");
         Cairn__Control__Envelope envelope = CAIRN__CONTROL__ENVELOPE__INIT, *reply;
@@ -314,6 +322,16 @@ static void drain_agent(struct runner *r) {
         }
 }
 
+static void take_settled(struct runner *r, const Cairn__Control__RankSettled *m) {
+        if (m->committed_step > r->committed_step)
+                r->committed_step = m->committed_step;
+        crash_guard_settled(&r->guard, m->committed_step, m->died_step);
+        r->left.post_mortem = m->post_mortem;
+        r->left.flagged_step = m->flagged_step;
+        r->left.lost_steps = m->lost_steps;
+        r->finished = r->finished || m->finished;
+}
+
 /* Tell the agent how each rank ended and wait until what it left in flight is committed or given
  * up. */
 static int settle(struct runner *r, struct cairn_error *reterr) {
@@ -322,6 +340,7 @@ static int settle(struct runner *r, struct cairn_error *reterr) {
                 exit_message.run = agent_call_text(r->options->run);
                 exit_message.rank = rank;
                 exit_message.wait_status = r->ranks.all[rank].wait_status;
+                exit_message.pid = (uint32_t) r->ranks.all[rank].pid;
                 Cairn__Control__Envelope envelope = CAIRN__CONTROL__ENVELOPE__INIT, *reply;
                 CONTROL_SET(&envelope, RANK_EXIT, rank_exit, &exit_message);
                 int status =
@@ -333,11 +352,7 @@ static int settle(struct runner *r, struct cairn_error *reterr) {
                 }
                 if (status < 0)
                         return status;
-                if (reply->rank_settled->committed_step > r->committed_step) {
-                        r->committed_step = reply->rank_settled->committed_step;
-                        r->restarts_without_commit = 0;
-                }
-                r->finished = r->finished || reply->rank_settled->finished;
+                take_settled(r, reply->rank_settled);
         }
         return 0;
 }
@@ -381,8 +396,9 @@ static int run_once(struct runner *r, bool *ret_done, struct cairn_error *reterr
                 return 0;
         }
         r->generation = started->generation;
-        if (started->checkpoint.len > 0 && started->mode == 2)
-                r->committed_step = started->checkpoint_step;
+        bool resumes = started->checkpoint.len > 0 && started->mode == 2;
+        r->committed_step = resumes ? started->checkpoint_step : -1;
+        crash_guard_started(&r->guard, r->committed_step);
         announce(r, started);
         const struct ranks_environment environment = {.run = r->options->run,
                                                       .store = r->options->store,
@@ -406,6 +422,28 @@ static int stop_code(const struct runner *r, int child_code) {
         return r->stop_signal == SIGTERM ? 75 : 130;
 }
 
+static void announce_restart(struct runner *r, const char *what) {
+        char from[128], kept[128] = "", lost[64] = "";
+        if (r->committed_step < 0)
+                (void) snprintf(from, sizeof from, "from the beginning");
+        else
+                (void) snprintf(from, sizeof from, "from step %" PRId64 "%s", r->committed_step,
+                                r->left.post_mortem ? " (taken after its death)" : "");
+        if (crash_guard_failed(&r->guard))
+                (void) snprintf(from, sizeof from,
+                                "from before step %" PRId64 ", for it failed twice after step "
+                                "%" PRId64,
+                                r->guard.before_step, r->guard.failed_step);
+        if (r->left.flagged_step >= 0)
+                (void) snprintf(kept, sizeof kept,
+                                "; step %" PRId64 " is kept, but flagged: it may be damaged",
+                                r->left.flagged_step);
+        if (r->left.lost_steps > 0)
+                (void) snprintf(lost, sizeof lost, "; finished steps lost: %" PRIu64,
+                                r->left.lost_steps);
+        say(r, "%s; restart %" PRIu64 " %s%s%s", what, r->restart, from, kept, lost);
+}
+
 /* Decide about another life. Returns the exit status, or -1 to restart. */
 static int after_life(struct runner *r) {
         uint32_t rank = ranks_first_failed(&r->ranks);
@@ -417,20 +455,16 @@ static int after_life(struct runner *r) {
         if (code == 0 || is_final(code))
                 return code;
         ranks_describe(rank, wait_status, what, sizeof what);
-        if (r->restarts_without_commit >= r->options->max_restarts) {
+        struct crash_guard *g = &r->guard;
+        if (g->restarts >= r->options->max_restarts) {
                 say(r, "%s; giving up after %" PRIu64 " restarts without a new checkpoint", what,
-                    r->restarts_without_commit);
+                    g->restarts);
                 return code;
         }
-        uint64_t backoff_ns = BACKOFF_NS
-                              << (r->restarts_without_commit < 8 ? r->restarts_without_commit : 8);
-        r->restarts_without_commit++;
+        uint64_t backoff_ns = BACKOFF_NS << (g->restarts < 8 ? g->restarts : 8);
+        g->restarts++;
         r->restart++;
-        if (r->committed_step >= 0)
-                say(r, "%s; restart %" PRIu64 " from step %" PRId64, what, r->restart,
-                    r->committed_step);
-        else
-                say(r, "%s; restart %" PRIu64 " from the beginning", what, r->restart);
+        announce_restart(r, what);
         uint64_t until_ns = clock_now(&clock_system) +
                             (backoff_ns < BACKOFF_NS_MAX ? backoff_ns : BACKOFF_NS_MAX);
         while (!r->stop_signal && clock_now(&clock_system) < until_ns)
@@ -491,8 +525,11 @@ static int runner_init(struct runner *r, struct cairn_error *reterr) {
 }
 
 int runner_main(const struct command *self, const struct runner_options *options) {
-        struct runner r = {
-                .command = self, .options = options, .signal_fd = -1, .committed_step = -1};
+        struct runner r = {.command = self,
+                           .options = options,
+                           .signal_fd = -1,
+                           .committed_step = -1,
+                           .guard = CRASH_GUARD_INIT};
         struct cairn_error e = CAIRN_ERROR_INIT;
         int code, status = runner_init(&r, &e);
         bool done = false;

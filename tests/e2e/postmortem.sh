@@ -1,0 +1,100 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# time limit: 300 s
+#
+# The trainer is killed at random instants between checkpoints that are far apart. Outside its update its last
+# state is committed after its death and resumed, no finished step is lost; inside, the newest checkpoint is
+# resumed and the lost steps are counted; after a fault the last state is kept and flagged, and not chosen.
+# ROUNDS of each kind of death are 15 unless given; the log stays the uninterrupted run's, bit for bit.
+. "$(dirname "$0")/lib.sh"
+echo "seed $SEED"
+rounds=${ROUNDS:-15}
+steps=$((rounds * 12 + 60)) every=100000
+args=("${tiny[@]}" --dropout 0.1 --ema 0.99 --seed 3)
+last_line() { # of a log: the number of its last complete line
+        "$helpers/trainlog" last "$1"
+}
+said_last() { # pattern: the newest line with it
+        grep -E -- "$1" "$output" | tail -n 1
+}
+restarts() {
+        cat "$output" 2>/dev/null | grep -Ec 'restart [0-9]+ from' || true
+}
+kill_once() { # run, signal, step to wait for, further ms: kills, waits for the restart; $line says which
+        local before
+        before=$(restarts)
+        wait_step "$work/$1.log" "$3" 20
+        sleep "$(printf '0.%03d' "$4")"
+        pid_of trainer
+        kill "-$2" "$pid" || die "the trainer ended by itself"
+        wait_for 30 eval "[ \"\$(restarts)\" -gt $before ]"
+        line=$(said_last 'restart [0-9]+ from')
+}
+
+# 1. Outside: updates are short beside the 8 ms that a step takes otherwise.
+run reference --every 50steps -- "${args[@]}" --steps "$steps"
+start killed --every ${every}steps --max-restarts 1000 -- "${args[@]}" --steps "$steps" --step-ms 8
+taken=0 inside=0 step=2
+for ((round = 0; round < rounds; round++)); do
+        between 0 60
+        kill_once killed KILL "$step" "$picked"
+        at=$(last_line "$work/killed.log")
+        from=$(sed -n 's/.*from step \([0-9]*\).*/\1/p' <<<"$line")
+        case $line in
+        *"taken after its death"*)
+                # A death between the line of a step and the end of its update costs that step's line alone.
+                [ "$from" -eq "$at" ] || [ "$from" -eq $((at - 1)) ] ||
+                        die "round $round: step $at was finished, step $from resumed: $line"
+                [ "$from" -eq "$at" ] || inside=$((inside + 1))
+                ! grep -q 'steps lost' <<<"$line" || die "round $round: $line"
+                taken=$((taken + 1))
+                ;;
+        *) # inside the update, or before the first one of its life was finished
+                inside=$((inside + 1))
+                ;;
+        esac
+        wait_for 20 grep -q "resumes step ${from:-0} \|starts fresh" "$output"
+        step=$(($(newest_step_of killed || echo 0) + 3))
+done
+finish 90
+expect_code 0
+same_log "$work/reference.log" "$work/killed.log"
+same_state "reference@$steps" "killed@$steps"
+[ "$taken" -ge $((rounds * 8 / 10)) ] || die "only $taken of $rounds deaths left their last state"
+"$cairn" verify killed >"$work/verify.out" || die "a checkpoint is damaged"
+ok "a killed $rounds times between checkpoints: $taken last states taken and resumed, $inside deaths inside an update"
+
+# 2. Inside: the update lasts 40 ms, the rest next to nothing.
+run reference-60 --every 50steps -- "${args[@]}" --steps 60
+start inside --every 5steps --max-restarts 1000 -- "${args[@]}" --steps 60 --update-stall-ms 40
+lost=0
+for ((round = 0; round < 5; round++)); do
+        kill_once inside KILL $((round * 10 + 8)) 10
+        if ! grep -q 'taken after' <<<"$line"; then
+                n=$(sed -n 's/.*steps lost: \([0-9]*\).*/\1/p' <<<"$line")
+                [ -z "$n" ] || lost=$((lost + n))
+                from=$(sed -n 's/.*from step \([0-9]*\).*/\1/p' <<<"$line")
+                [ $((from % 5)) -eq 0 ] || die "it resumed step $from, which is no checkpoint"
+        fi
+        wait_step "$work/inside.log" $((round * 10 + 7)) 20
+done
+[ "$lost" -gt 0 ] || die "no lost step was counted"
+[ "$("$cairn" status inside --json | json runs.0.lost_steps)" -eq "$lost" ] ||
+        die "cairn status counts other lost steps than $lost"
+finish 60
+expect_code 0
+same_log "$work/reference-60.log" "$work/inside.log"
+ok "b killed inside its update: the previous checkpoint, $lost finished steps lost and counted"
+
+# 3. A fault: kept, flagged, not chosen.
+start fault --every 20steps --max-restarts 10 -- "${args[@]}" --steps 60 --step-ms 15
+kill_once fault SEGV 33 5
+grep -Eq 'restart 1 from step 20; step 3[0-9] is kept, but flagged' <<<"$line" || die "it says: $line"
+wait_for 20 grep -q 'resumes step 20 ' "$output"
+flagged=$("$cairn" list fault --json | json 'checkpoints.*.step&validity' | awk '$2 == "flagged" || $2 == "\"flagged\"" { print $1 }')
+[ -n "$flagged" ] || die "no checkpoint is flagged: $("$cairn" list fault --json)"
+"$cairn" list fault | grep -q flagged || die "cairn list shows no flagged checkpoint"
+finish 60
+expect_code 0
+same_log "$work/reference-60.log" "$work/fault.log"
+ok "c after SIGSEGV step $flagged is kept and flagged, step 20 resumed"
