@@ -164,7 +164,7 @@ static int prepare(struct bench *b, struct cairn_error *reterr) {
         TRY(seal(b, reterr));
         TRY(wire_memfd_create("cairn-bench-staging", b->source.image_bytes, &fd, reterr));
         TRY(staging_map(&b->staging, fd, b->source.image_bytes, NULL, reterr));
-        while (staging_populate(&b->staging))
+        while (staging_populate(&b->staging) || source_populate(&b->source))
                 ;
         TRY(ring_new(&options, &b->ring, reterr));
         return ring_attach(b->ring, b->staging.base, b->staging.bytes, reterr);

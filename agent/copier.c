@@ -57,13 +57,14 @@ static void copy_past_caches(unsigned char *target, const unsigned char *source,
         memcpy(target, source, bytes);
 }
 
-static int copy_tensor(struct chunk *c, unsigned char *target, const unsigned char *source,
-                       uint64_t bytes, struct cairn_error *reterr) {
+static int copy_tensor(struct chunk *c, struct staging *staging, uint64_t offset,
+                       const unsigned char *source, uint64_t bytes, struct cairn_error *reterr) {
         while (bytes > 0) {
                 uint64_t part = DATA_CHUNK_BYTES - c->bytes;
                 part = part < bytes ? part : bytes;
-                copy_past_caches(target, source, part);
-                target += part;
+                staging_reach(staging, offset + part);
+                copy_past_caches(staging->base + offset, source, part);
+                offset += part;
                 source += part;
                 bytes -= part;
                 c->bytes += part;
@@ -82,7 +83,7 @@ static int copy_state(struct control_page *page, const struct source *source,
         TRY(look(&chunk, reterr));
         for (size_t i = 0; i < source->tensor_count; i++) {
                 const struct source_tensor *t = &source->tensors[i];
-                TRY(copy_tensor(&chunk, staging->base + t->offset, t->live, t->live_bytes, reterr));
+                TRY(copy_tensor(&chunk, staging, t->offset, t->live, t->live_bytes, reterr));
         }
         TRY(host_state_read(source->host, source->payload_bytes, copied->word.seq, &copied->step,
                             copied->payload, reterr));

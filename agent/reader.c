@@ -10,6 +10,7 @@
 /* Ranges this close are read as one: a request costs more than the bytes between them. */
 #define GAP_BYTES_MAX (64 * KiB)
 #define CHECK_BYTES (4 * MiB)
+#define PUSH_BYTES (16 * MiB)
 
 struct span {
         uint32_t rank;
@@ -32,7 +33,7 @@ static bool is_image(const struct reader_job *job) {
 struct check {
         const struct reader_job *job;
         struct ring *ring;
-        const struct staging *staging;
+        struct staging *staging;
         uint64_t *ends; /* of each range that was pushed: bytes pushed up to its end */
         uint64_t pushed_count, checked_count, pushed_bytes, checked_bytes;
         uint64_t part_bytes; /* of the range that is being checked */
@@ -90,13 +91,19 @@ static int wait(const struct check *c, struct cairn_error *reterr) {
         return 0;
 }
 
+/* In parts, whose pages are made while earlier ones are read. */
 static int push(struct check *c, const struct span *span, struct cairn_error *reterr) {
         uint64_t bytes = span->file_to - span->file_from;
-        for (;;) {
-                int r = ring_push(c->ring, span->rank, span->file_from, span->staging_from, bytes);
+        for (uint64_t done = 0; done < bytes;) {
+                uint64_t part = bytes - done < PUSH_BYTES ? bytes - done : PUSH_BYTES;
+                staging_reach(c->staging, span->staging_from + done + part);
+                int r = ring_push(c->ring, span->rank, span->file_from + done,
+                                  span->staging_from + done, part);
                 if (r == 0) {
-                        c->pushed_bytes += bytes;
-                        return 0;
+                        c->pushed_bytes += part;
+                        done += part;
+                        TRY(check_arrived(c, CHECK_BYTES, reterr));
+                        continue;
                 }
                 if (r != CAIRN_ERR_BUSY)
                         return error_set(reterr, r, "read checkpoint", "",
@@ -104,6 +111,7 @@ static int push(struct check *c, const struct span *span, struct cairn_error *re
                 TRY(check_arrived(c, CHECK_BYTES, reterr));
                 TRY(wait(c, reterr));
         }
+        return 0;
 }
 
 static int push_all(struct check *c, bool image, struct cairn_error *reterr) {
@@ -133,9 +141,8 @@ static int push_all(struct check *c, bool image, struct cairn_error *reterr) {
                 for (uint64_t j = first; j < i; j++)
                         c->ends[j] = c->pushed_bytes + job->ranges[j].file_offset +
                                      job->ranges[j].bytes - span.file_from;
-                TRY(push(c, &span, reterr));
                 c->pushed_count = i;
-                TRY(check_arrived(c, CHECK_BYTES, reterr));
+                TRY(push(c, &span, reterr));
         }
         return 0;
 }

@@ -29,6 +29,7 @@ struct saver {
         struct staging staging;
         struct ring *ring;
         bool staging_ready;         /* every page is there, and registered where that is allowed */
+        bool source_ready;          /* every page is mapped */
         struct saver_message setup; /* who we serve */
         bool armed;
         uint32_t attempt;
@@ -289,7 +290,7 @@ static int seal(struct saver *s, const struct saver_message *m, int inventory, i
         s->payload = malloc(s->source.payload_bytes + 1);
         if (!s->payload)
                 return error_set_errno(reterr, ENOMEM, "seal", s->setup.run);
-        s->staging_ready = false;
+        s->staging_ready = s->source_ready = false;
         return ring_attach_plain(s->ring, s->staging.base, s->staging.bytes, reterr);
 }
 
@@ -445,19 +446,26 @@ static int receive_all(struct saver *s, bool *ret_any) {
         }
 }
 
-/* A step towards staging that is as fast as it gets; the trainer need not wait for it. Transfers do
- * without where the I/O thread does not answer. */
-static void prepare_staging(struct saver *s) {
-        if (staging_populate(&s->staging))
-                return;
-        (void) ring_attach(s->ring, s->staging.base, s->staging.bytes, NULL);
-        s->staging_ready = true;
+static bool may_prepare(const struct saver *s) {
+        return s->staging.base &&
+               (!s->staging_ready || (!s->source_ready && cut_read(s->page).seq > 0));
+}
+
+/* A step towards copies and transfers that are as fast as they get; the trainer need not wait for
+ * it. Transfers do without where the I/O thread does not answer. */
+static void prepare(struct saver *s) {
+        if (s->staging_ready)
+                s->source_ready = !source_populate(&s->source);
+        else if (!staging_populate(&s->staging)) {
+                (void) ring_attach(s->ring, s->staging.base, s->staging.bytes, NULL);
+                s->staging_ready = true;
+        }
 }
 
 static int serve(struct saver *s) {
         struct pollfd fds[] = {{.fd = s->socket, .events = POLLIN},
                                {.fd = s->event_fd, .events = POLLIN}};
-        bool preparing = s->staging.base && !s->staging_ready, any;
+        bool preparing = may_prepare(s), any;
         (void) poll(fds, s->event_fd >= 0 ? 2 : 1, preparing ? 0 : -1);
         if (fds[1].revents && s->event_fd >= 0)
                 clear_event(s);
@@ -465,7 +473,7 @@ static int serve(struct saver *s) {
          * missed, or it would be declined. */
         TRY(receive_all(s, &any));
         if (preparing && !any && !fds[1].revents)
-                prepare_staging(s);
+                prepare(s);
         return try_cut(s);
 }
 

@@ -16,6 +16,10 @@
 #define SOURCE_ARENA_BYTES_MAX (8 * GiB)
 #define SOURCE_SEALS (F_SEAL_SHRINK | F_SEAL_GROW)
 enum { SLAB_MEMFD = 1 };
+/* A slice is so short that whoever rings meanwhile hardly waits; the kernel maps the pages of
+ * smaller tensors in few faults. */
+#define POPULATE_SLICE_BYTES (8 * MiB)
+#define POPULATE_TENSOR_BYTES_MIN (256 * KiB)
 
 void source_init(struct source *s) {
         *s = (struct source){0};
@@ -29,6 +33,8 @@ static void unseal(struct source *s) {
         s->seal = 0;
         s->tensors = NULL;
         s->tensor_count = 0;
+        s->mapped_tensor = 0;
+        s->mapped_bytes = 0;
         arena_clear(&s->arena);
 }
 
@@ -127,6 +133,29 @@ static int place_all(struct source *s, struct cairn_error *reterr) {
                 s->tensor_bytes += s->tensors[s->tensor_count++].live_bytes;
         }
         return 0;
+}
+
+bool source_populate(struct source *s) {
+        uint64_t left = POPULATE_SLICE_BYTES;
+        while (s->mapped_tensor < s->tensor_count && left > 0) {
+                const struct source_tensor *t = &s->tensors[s->mapped_tensor];
+                const unsigned char *from = t->live + s->mapped_bytes;
+                uint64_t part = t->live_bytes - s->mapped_bytes;
+                part = part < left ? part : left;
+                if (t->live_bytes >= POPULATE_TENSOR_BYTES_MIN) {
+                        uint64_t before = (uintptr_t) from % DATA_BLOCK_BYTES;
+                        /* Where the kernel cannot, the copy maps them. */
+                        (void) madvise((void *) (uintptr_t) (from - before), part + before,
+                                       MADV_POPULATE_READ);
+                        left -= part;
+                }
+                s->mapped_bytes += part;
+                if (s->mapped_bytes < t->live_bytes)
+                        break;
+                s->mapped_tensor++;
+                s->mapped_bytes = 0;
+        }
+        return s->mapped_tensor < s->tensor_count;
 }
 
 int source_seal(struct source *s, uint32_t rank, uint64_t seal, int inventory_fd, int host_fd,

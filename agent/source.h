@@ -33,6 +33,8 @@ struct source {
         struct source_tensor *tensors; /* ascending offsets; in the arena */
         size_t tensor_count;
         uint64_t image_bytes, tensor_bytes;
+        size_t mapped_tensor; /* where source_populate goes on */
+        uint64_t mapped_bytes;
         const void *host;
         uint64_t host_bytes, payload_bytes;
 };
@@ -44,5 +46,8 @@ int source_add_slab(struct source *s, uint32_t index, int fd, uint64_t bytes, ui
 /* On failure the source has no seal and nothing may be cut from it. */
 int source_seal(struct source *s, uint32_t rank, uint64_t seal, int inventory_fd, int host_fd,
                 struct cairn_error *reterr);
+/* Map the next slice of large tensors' pages, so that the first copy is as fast as a later one.
+ * False once all are. Only when the trainer has made its state: a page that is not there is made. */
+bool source_populate(struct source *s);
 
 #endif

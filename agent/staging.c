@@ -7,7 +7,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define POPULATE_SLICE_BYTES (32 * MiB)
+/* So short that whoever rings meanwhile hardly waits. */
+#define POPULATE_SLICE_BYTES (8 * MiB)
 
 int staging_map(struct staging *s, int fd, uint64_t bytes, struct cut_ledger_row *row,
                 struct cairn_error *reterr) {
@@ -39,6 +40,11 @@ bool staging_populate(struct staging *s) {
         else
                 s->populated += slice;
         return s->populated < s->bytes;
+}
+
+void staging_reach(struct staging *s, uint64_t to) {
+        while (s->populated < to && staging_populate(s))
+                ;
 }
 
 void staging_note(struct staging *s, enum staging_state state, struct cut_word word, int64_t step) {

@@ -28,6 +28,9 @@ void staging_done(struct staging *s);
 /* Fault in the next slice, so that the first copy is as fast as a later one. False once all is
  * there. */
 bool staging_populate(struct staging *s);
+/* At least up to here, for who is about to fill it: a page fault for each page takes twice as long.
+ */
+void staging_reach(struct staging *s, uint64_t to);
 void staging_note(struct staging *s, enum staging_state state, struct cut_word word, int64_t step);
 
 #endif
