@@ -637,3 +637,64 @@ fail:
         store_run_done(&opened);
         return r;
 }
+
+/* ---- an agent that was restarted ---- */
+
+/* One attempt after the other; each leaves the scan behind, so that it is made anew. */
+static int take_up_one(struct start *s, bool *ret_any, struct cairn_error *reterr) {
+        *ret_any = false;
+        run_scan_done(&s->scan);
+        s->scan = (struct run_scan){0};
+        TRY(run_scan(s->store->io, s->run.fd, s->run.run, false, &s->scan, reterr));
+        for (size_t i = 0; i < s->scan.checkpoint_count; i++) {
+                const struct scan_checkpoint c = s->scan.checkpoints[i];
+                uint64_t generation;
+                uint32_t attempt;
+                bool gone, whole = c.validity == CHECKPOINT_ROLLABLE ||
+                                   c.validity == CHECKPOINT_FLAGGED;
+                if (!c.is_attempt || !name_parse_pending(c.name, &generation, &attempt) ||
+                    generation != s->generation)
+                        continue;
+                *ret_any = true;
+                struct cairn_error e = CAIRN_ERROR_INIT;
+                if (whole && roll_forward(s, &c, &e) == 0)
+                        return 0;
+                if (whole && !intent_is_damage(&e)) {
+                        if (reterr)
+                                *reterr = e;
+                        return e.status;
+                }
+                return retention_trash(&s->run, c.name, &gone, reterr);
+        }
+        return 0;
+}
+
+int generation_take_up(struct store_run *run, uint64_t generation, struct start_reply *ret,
+                       struct cairn_error *reterr) {
+        const struct start_request request = {.world = 0};
+        struct start s = {.store = run->store,
+                          .request = &request,
+                          .run = *run, /* borrowed */
+                          .generation = generation,
+                          .reply = ret};
+        bool any = true;
+        int r = 0;
+        for (unsigned round = 0; r == 0 && any && round < 64; round++)
+                r = take_up_one(&s, &any, reterr);
+        ret->committed_step = -1;
+        for (size_t i = 0; r == 0 && i < s.scan.checkpoint_count; i++) {
+                const struct scan_checkpoint *c = &s.scan.checkpoints[i];
+                bool usable =
+                        c->validity == CHECKPOINT_UNCHECKED || c->validity == CHECKPOINT_VALID;
+                if (c->is_attempt || c->generation != generation || !usable ||
+                    c->step <= ret->committed_step)
+                        continue;
+                ret->committed_step = c->step;
+                ret->committed_bytes = c->bytes;
+                memcpy(ret->committed, c->name, sizeof ret->committed);
+        }
+        if (s.rolled[0])
+                intent_note(ret->note, "%s", s.rolled);
+        run_scan_done(&s.scan);
+        return r;
+}

@@ -22,5 +22,10 @@ int store_create_at(const struct io_ops *io, const struct clock_ops *clock, int 
  * for a predecessor that is being killed). STALE if `generation` is not the newest one. */
 int store_run_reopen(struct store *store, const char *run, uint64_t generation,
                      struct store_run *ret, struct cairn_error *reterr);
+/* For a new agent that takes up a generation which it has not started: what the former one wrote
+ * but did not commit is committed if it is whole, and else thrown away. No writer of the generation
+ * may be left. Adds the newest checkpoint of the generation, and a note, to `ret`. */
+int generation_take_up(struct store_run *run, uint64_t generation, struct start_reply *ret,
+                       struct cairn_error *reterr);
 
 #endif

@@ -84,6 +84,7 @@ static int store_get(struct agent *a, const char *path, struct agent_store **ret
 static uint64_t timeout_of(enum store_verb verb) {
         switch (verb) {
         case STORE_START:
+        case STORE_REOPEN:
         case STORE_COMMIT:
         case STORE_RETAIN:
         case STORE_DISCARD:

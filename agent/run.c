@@ -298,6 +298,16 @@ static void take_decision(struct run *run, const struct start_reply *r) {
                                loop_now(&run->agent->loop) + run->every_ns);
 }
 
+/* What the agent before us had committed, or had written and is committed now. */
+static void take_up(struct run *run, const struct start_reply *r) {
+        run->expect_until_ns = loop_now(&run->agent->loop) + AGENT_REATTACH_NS;
+        if (!*r->committed)
+                return;
+        run->committed_step = r->committed_step;
+        run->committed_bytes = r->committed_bytes;
+        (void) snprintf(run->committed_name, sizeof run->committed_name, "%.63s", r->committed);
+}
+
 static void started(void *context, const struct store_message *reply, struct wire_fds *fds) {
         struct run *run = context;
         (void) fds;
@@ -314,6 +324,7 @@ static void started(void *context, const struct store_message *reply, struct wir
         r.checkpoint[sizeof r.checkpoint - 1] = 0;
         r.finished_reason[sizeof r.finished_reason - 1] = 0;
         r.note[sizeof r.note - 1] = 0;
+        r.committed[sizeof r.committed - 1] = 0;
         if (r.finished) {
                 run->finish.done = true;
                 memcpy(run->finish.reason, r.finished_reason, sizeof run->finish.reason);
@@ -321,7 +332,7 @@ static void started(void *context, const struct store_message *reply, struct wir
                 take_decision(run, &r);
         set_state(run, RUN_LIVE);
         if (reply->verb == STORE_REOPEN)
-                run->expect_until_ns = loop_now(&run->agent->loop) + AGENT_REATTACH_NS;
+                take_up(run, &r);
         log_event(LOG_LEVEL_INFO,
                   "run=%s generation=%llu mode=%d checkpoint=\"%s\" step=%lld world=%u finished=%d",
                   run->name, (unsigned long long) run->generation, (int) r.decided, r.checkpoint,

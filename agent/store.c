@@ -221,7 +221,8 @@ static int do_on_run(struct child *c, struct open_run *r, struct store_message *
         case STORE_UNPIN:
                 return mark_pin(&r->run, m->name, m->verb == STORE_PIN, reterr);
         case STORE_REOPEN:
-                return generation_recall(&r->run, r->generation, &m->started, reterr);
+                TRY(generation_recall(&r->run, r->generation, &m->started, reterr));
+                return generation_take_up(&r->run, r->generation, &m->started, reterr);
         default:
                 return error_set(reterr, CAIRN_ERR_API, "store request", m->run,
                                  "verb %d is unknown", (int) m->verb);

@@ -66,6 +66,10 @@ struct start_reply {
         uint32_t checkpoint_world;
         bool finished; /* auto on a finished run: nothing was changed */
         char finished_reason[128];
+        /* STORE_REOPEN: the newest checkpoint of the generation itself; "": none */
+        char committed[NAME_BYTES];
+        int64_t committed_step;
+        uint64_t committed_bytes;
         char note[STORE_NOTE_BYTES]; /* fell back from ..., rolled forward ... */
 };
 /* Judge on a read-only scan, then make a generation exactly in the order of docs/FORMAT.md: claim

@@ -288,6 +288,13 @@ static int send_start(struct runner *r, uint64_t generation, Cairn__Control__Sta
         return 0;
 }
 
+static void say_note(const struct runner *r, const Cairn__Control__Started *s) {
+        char note[600];
+        text_escape(note, sizeof note, (const char *) s->note.data, s->note.len);
+        if (*note)
+                say(r, "%s", note);
+}
+
 /* The agent is gone while ranks run or settle: get it back. They go on meanwhile. */
 static int agent_recover(struct runner *r, struct cairn_error *reterr) {
         Cairn__Control__Started *started;
@@ -304,6 +311,7 @@ static int agent_recover(struct runner *r, struct cairn_error *reterr) {
                 TRY(agent_start(r, reterr));
         }
         TRY(send_start(r, r->generation, &started, reterr));
+        say_note(r, started);
         if (r->stop_signal && ranks_running(&r->ranks) > 0)
                 ask_to_stop(r);
         return 0;
@@ -358,12 +366,10 @@ static int settle(struct runner *r, struct cairn_error *reterr) {
 }
 
 static void announce(const struct runner *r, const Cairn__Control__Started *s) {
-        char note[600], checkpoint[300];
-        text_escape(note, sizeof note, (const char *) s->note.data, s->note.len);
+        char checkpoint[300];
         text_escape(checkpoint, sizeof checkpoint, (const char *) s->checkpoint.data,
                     s->checkpoint.len);
-        if (*note)
-                say(r, "%s", note);
+        say_note(r, s);
         if (s->checkpoint.len == 0)
                 say(r, "starts fresh; checkpoints go to %s/%s", r->options->store, r->options->run);
         else if (s->mode == 4)

@@ -300,6 +300,22 @@ static void test_skip_newest(void **state) {
         fixture_free(f);
 }
 
+/* The crash-loop guard: where there is nothing older the oldest is tried again. */
+static void test_before_step(void **state) {
+        struct fixture *f = used();
+
+        fixture_request(f, START_RESUME)->before_step = 30;
+        assert_int_equal(fixture_start(f), 0);
+        assert_string_equal(f->reply.checkpoint, "000000000020-g0001");
+        assert_non_null(strstr(f->reply.note, "000000000030-g0001 was passed over"));
+        store_run_done(&f->run);
+        fixture_request(f, START_RESUME)->before_step = 5;
+        assert_int_equal(fixture_start(f), 0);
+        assert_string_equal(f->reply.checkpoint, "000000000010-g0001");
+        assert_non_null(strstr(f->reply.note, "there is none older"));
+        fixture_free(f);
+}
+
 static void test_roll_forward(void **state) {
         struct fixture *f = used();
 
@@ -314,6 +330,28 @@ static void test_roll_forward(void **state) {
         assert_int_equal(checkpoint_check(&io_system, f->run.fd, "000000000040-g0002", "run", true,
                                           NULL, &f->e),
                          0);
+        fixture_free(f);
+}
+
+/* A new agent in the same generation: the whole attempt is committed, the other one is gone. */
+static void test_take_up(void **state) {
+        struct fixture *f = used();
+        struct attempt a;
+        struct start_reply reply = {.generation = 2};
+
+        assert_int_equal(fixture_start_mode(f, START_RESUME), 0);
+        fixture_attempt(f, 40);
+        struct ranks_cut cut = fixture_cut(f, 50);
+        assert_int_equal(attempt_open(&f->run, cut.generation, cut.attempt + 1, 2, &a, NULL), 0);
+        attempt_done(&a, &io_system);
+        assert_int_equal(generation_take_up(&f->run, 2, &reply, &f->e), 0);
+        assert_string_equal(reply.committed, "000000000040-g0002");
+        assert_int_equal(reply.committed_step, 40);
+        assert_non_null(strstr(reply.note, "rolled forward 000000000040-g0002"));
+        assert_int_equal(checkpoint_check(&io_system, f->run.fd, "000000000040-g0002", "run", true,
+                                          NULL, &f->e),
+                         0);
+        assert_false(fixture_has(f, a.name));
         fixture_free(f);
 }
 
@@ -461,6 +499,8 @@ int main(void) {
                 cmocka_unit_test(test_resume_chooses_the_newest),
                 cmocka_unit_test(test_from_step_leaves_a_branch),
                 cmocka_unit_test(test_skip_newest),
+                cmocka_unit_test(test_take_up),
+                cmocka_unit_test(test_before_step),
                 cmocka_unit_test(test_roll_forward),
                 cmocka_unit_test(test_an_incomplete_attempt_is_set_aside),
                 cmocka_unit_test(test_restart_repeats_the_intent_where_nothing_is_committed),
