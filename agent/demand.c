@@ -2,6 +2,7 @@
 #include "agent/demand.h"
 #include "agent/attempt.h"
 #include "base/log.h"
+#include "format/check.h"
 
 static struct run_waiter *waiter_new(struct run *run) {
         for (size_t i = 0; i < RUN_WAITER_COUNT_MAX; i++)
@@ -136,6 +137,10 @@ int run_snapshot(struct run *run, const struct reply_to *to,
         if (m->tag.len >= sizeof run->waiters[0].tag)
                 return error_set(reterr, CAIRN_ERR_API, "snapshot", run->name,
                                  "a tag has at most %zu bytes", sizeof run->waiters[0].tag - 1);
+        /* Found when it is written, it would cost the checkpoint, and whoever shares the cut. */
+        const char *wrong = check_text(&m->tag, sizeof run->waiters[0].tag - 1, true);
+        if (wrong)
+                return error_set(reterr, CAIRN_ERR_API, "snapshot", run->name, "the tag %s", wrong);
         struct run_waiter *w = waiter_new(run);
         if (!w)
                 return error_set(reterr, CAIRN_ERR_BUSY, "snapshot", run->name,

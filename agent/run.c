@@ -10,6 +10,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/states.h"
+#include "format/check.h"
 #include "format/wire.h"
 #include <errno.h>
 #include <signal.h>
@@ -673,10 +674,16 @@ int run_finish(struct run *run, struct session *s, const struct reply_to *to,
         if (s->finished || run->finish.count >= SESSION_COUNT_MAX)
                 return error_set(reterr, CAIRN_ERR_API, "finish run", run->name,
                                  "rank %u said so already", s->rank);
+        const char *wrong = check_text(&m->reason, m->reason.len, false);
+        if (wrong)
+                return error_set(reterr, CAIRN_ERR_API, "finish run", run->name, "the reason %s",
+                                 wrong);
         s->finished = true;
         size_t bytes = m->reason.len < sizeof run->finish.reason - 1
                                ? m->reason.len
                                : sizeof run->finish.reason - 1;
+        while (bytes > 0 && bytes < m->reason.len && (m->reason.data[bytes] & 0xc0) == 0x80)
+                bytes--; /* between two letters of UTF-8: half a one would not be written */
         memset(run->finish.reason, 0, sizeof run->finish.reason);
         memcpy(run->finish.reason, m->reason.data, bytes);
         run->finish.step = m->step;

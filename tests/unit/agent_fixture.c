@@ -153,7 +153,8 @@ static void saver_write(struct fixture *f, size_t i) {
         if (f->write_status)
                 (void) error_set(&m.error, f->write_status, "write data", "rank", "test");
         f->savers[i].cut = false;
-        f->write_status = 0;
+        if (!f->writes_fail)
+                f->write_status = 0;
         say(f, i, m);
 }
 

@@ -47,6 +47,7 @@ struct fixture {
         struct loop_timer saver_timer;
         unsigned savers_started, seals, arms, takes;
         bool saver_holds_write; /* a cut stays unwritten */
+        bool writes_fail;       /* write_status stays */
         int write_status, void_next;
         struct {
                 struct session *session;

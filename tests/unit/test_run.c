@@ -118,6 +118,16 @@ static void test_failed_commit(void **state) {
         assert_int_equal(atomic_load(&t.page->committed_step), 3);
 }
 
+static void test_tag_is_no_text(void **state) {
+        (void) state;
+        fixture_update(&f, &t, 7, false);
+        ask_snapshot(true, 5 * NSEC_PER_SEC, "\xff");
+        const Cairn__Control__Envelope *reply = fixture_receive(&f, tool);
+        assert_non_null(reply->failure);
+        assert_int_equal(reply->failure->status, CAIRN_ERR_API);
+        assert_int_equal(fixture_count(&f, STORE_COMMIT), 0);
+}
+
 static void test_demanded(void **state) {
         (void) state;
         fixture_update(&f, &t, 7, false);
@@ -296,9 +306,12 @@ static void test_stop(void **state) {
 static void test_stop_without_room(void **state) {
         Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
         Cairn__Control__StopRequest m = CAIRN__CONTROL__STOP_REQUEST__INIT;
+        const struct run *run = agent_find_run(&f.agent, "demo");
         (void) state;
         fixture_update(&f, &t, 11, true);
-        fixture_run_ms(&f, 50);
+        for (int i = 0; i < 100 && run->checkpoints_committed == 0; i++)
+                fixture_run_ms(&f, 10);
+        f.writes_fail = true;
         f.write_status = CAIRN_ERR_NOSPACE;
         m.run = DEMO;
         m.deadline_ns = 60 * NSEC_PER_SEC;
@@ -306,7 +319,8 @@ static void test_stop_without_room(void **state) {
         e.stop_request = &m;
         (void) fixture_send(&f, tool, &e, NULL, 0);
         fixture_update(&f, &t, 12, true);
-        fixture_run_ms(&f, 50);
+        for (int i = 0; i < 100 && run->attempts_failed == 0; i++)
+                fixture_run_ms(&f, 10);
         session_died(fixture_session(&f, 0));
         (void) rank_exit(0);
         const Cairn__Control__Envelope *reply = fixture_receive(&f, tool);
@@ -375,6 +389,25 @@ static void test_finish_and_end(void **state) {
         assert_null(agent_find_run(&f.agent, "demo"));
         for (size_t i = 0; i < SESSION_COUNT_MAX; i++)
                 assert_null(f.agent.sessions[i]);
+}
+
+/* A reason is cut between two letters: half a letter would be refused when it is written. */
+static void test_finish_long_reason(void **state) {
+        Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
+        Cairn__Control__Finish m = CAIRN__CONTROL__FINISH__INIT;
+        uint8_t reason[201] = "x"; /* then letters of two bytes each */
+        (void) state;
+        for (size_t i = 1; i < sizeof reason; i++)
+                reason[i] = i % 2 ? 0xc3 : 0xa9;
+        fixture_update(&f, &t, 20, false);
+        m.reason = (ProtobufCBinaryData){sizeof reason, reason};
+        m.step = 20;
+        e.body_case = BODY(FINISH);
+        e.finish = &m;
+        const Cairn__Control__Envelope *reply = fixture_ask(&f, t.socket, &e, NULL, 0);
+        assert_int_equal(reply->body_case, BODY(DONE));
+        assert_int_equal(strlen(f.last[STORE_FINISHED].name) % 2, 1);
+        assert_in_range(strlen(f.last[STORE_FINISHED].name), 120, 127);
 }
 
 static void test_second_runner(void **state) {
@@ -461,6 +494,7 @@ int main(void) {
                 TEST(test_scheduled),
                 TEST(test_failed_write),
                 TEST(test_failed_commit),
+                TEST(test_tag_is_no_text),
                 TEST(test_demanded),
                 TEST(test_demanded_in_update),
                 TEST(test_void_is_asked_again),
@@ -472,6 +506,7 @@ int main(void) {
                 TEST(test_stop_without_room),
                 TEST(test_asked_during_pause),
                 TEST(test_finish_and_end),
+                TEST(test_finish_long_reason),
                 TEST(test_second_runner),
                 TEST(test_agent_restart),
         };
