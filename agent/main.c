@@ -10,6 +10,7 @@
 #include "base/io.h"
 #include "base/log.h"
 #include <fcntl.h>
+#include <sys/resource.h>
 
 static const char usage_text[] =
         "usage: cairnd [--config FILE] [--store STORE] [--socket PATH] [--embedded]\n"
@@ -112,6 +113,16 @@ static int read_flags(int argc, char **argv, struct config *c, struct cairn_erro
         return config_check(c, reterr);
 }
 
+/* A run with many ranks needs more than the usual 1024; a program that uses select may not have
+ * more, which is why nobody gets them unasked. We use none. */
+static void raise_file_limit(void) {
+        struct rlimit files;
+        if (getrlimit(RLIMIT_NOFILE, &files) < 0)
+                return;
+        files.rlim_cur = files.rlim_max;
+        (void) setrlimit(RLIMIT_NOFILE, &files);
+}
+
 int main(int argc, char **argv) {
         struct cairn_error error = CAIRN_ERROR_INIT;
         struct config config;
@@ -140,6 +151,7 @@ int main(int argc, char **argv) {
         if (fault_init(getenv("CAIRN_FAULT"), &error) < 0)
                 return fail(&error);
         log_init("cairnd", config.log_level);
+        raise_file_limit();
         struct agent *agent = calloc(1, sizeof *agent);
         if (!agent)
                 return status_exit_code(CAIRN_ERR_NOMEM);

@@ -181,7 +181,9 @@ static int take_packet(int socket, unsigned char *packet, size_t bytes, struct w
                 return error_set_errno(reterr, errno, "receive message", "socket");
         take_fds(&message, fds);
         if (message.msg_flags & MSG_CTRUNC)
-                return broken(reterr, "more descriptors than a message may carry");
+                return broken(reterr,
+                              "descriptors were lost: more than a message may carry, or than "
+                              "the limit of open files (ulimit -n) leaves room for");
         if ((message.msg_flags & MSG_TRUNC) || (size_t) n != bytes)
                 return broken(reterr, "a truncated packet");
         return 0;
