@@ -228,6 +228,7 @@ static int read_start(struct agent *a, const Cairn__Control__Start *m, char *nam
         *q = (struct store_message){.verb = m->generation ? STORE_REOPEN : STORE_START,
                                     .error = CAIRN_ERROR_INIT,
                                     .world = m->world,
+                                    .take_up = m->generation > 0,
                                     .generation = m->generation};
         if (m->generation)
                 return 0;

@@ -222,6 +222,8 @@ static int do_on_run(struct child *c, struct open_run *r, struct store_message *
                 return mark_pin(&r->run, m->name, m->verb == STORE_PIN, reterr);
         case STORE_REOPEN:
                 TRY(generation_recall(&r->run, r->generation, &m->started, reterr));
+                if (!m->take_up)
+                        return 0;
                 return generation_take_up(&r->run, r->generation, &m->started, reterr);
         default:
                 return error_set(reterr, CAIRN_ERR_API, "store request", m->run,

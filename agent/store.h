@@ -190,6 +190,9 @@ struct store_message {
         uint32_t attempt, rank, world, reason, keep_last, first, count;
         uint64_t keep_every, bytes; /* RETAIN */
         bool dry_run;
+        /* STORE_REOPEN by a new agent: nothing of the former one runs, finish what it left. Never where
+         * only the store process was replaced, whose agent's attempts live on. */
+        bool take_up;
         int64_t step;
         int32_t code;
         char name[STORE_PATH_BYTES]; /* checkpoint, tag, reason; RETAIN's reply: what was deleted */

@@ -314,13 +314,20 @@ static void test_reopen_after_a_restart_of_the_agent(void **state) {
         linked_init(&l);
         start_run(&l);
         write_attempt(&l, 1, 10);
+        write_attempt(&l, 2, 20);
+        assert_int_equal(publish(&l, 1, 0), 0);
+        assert_int_equal(publish(&l, 1, 1), 0);
+        assert_int_equal(publish(&l, 2, 0), 0);
         l.link = store_link_free(l.link);
         (void) waitpid(l.children.last, NULL, 0);
         assert_int_equal(store_link_new(l.f->path, spawn, &l.children, &l.link, NULL), 0);
-        assert_int_equal(ask(&l, (struct store_message){.verb = STORE_REOPEN, .generation = 1}), 0);
-        assert_int_equal(publish(&l, 1, 0), 0);
-        assert_int_equal(publish(&l, 1, 1), 0);
-        assert_int_equal(commit(&l, 1), 0);
+        /* The whole attempt is committed, the other one is gone. */
+        assert_int_equal(
+                ask(&l,
+                    (struct store_message){.verb = STORE_REOPEN, .generation = 1, .take_up = true}),
+                0);
+        assert_string_equal(l.answers.last.started.committed, "000000000010-g0001");
+        assert_int_not_equal(publish(&l, 2, 1), 0);
         struct store_message m = {.verb = STORE_START};
         m.start = *fixture_request(l.f, START_FRESH);
         m.start.is_restart = true;
