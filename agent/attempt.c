@@ -82,6 +82,16 @@ static struct run_attempt *find(struct run *run, uint32_t number) {
 
 /* ---- giving up ---- */
 
+static void log_failure(const struct run_attempt *a, const struct cairn_error *error) {
+        const struct run *run = a->run;
+        char text[700], store[700];
+        log_event(LOG_LEVEL_ERROR,
+                  "run=%s generation=%llu attempt=%u checkpoint=failed store=\"%s\" error=\"%s\"",
+                  run->name, (unsigned long long) run->generation, a->number,
+                  text_escape(store, sizeof store, run->store, strlen(run->store)),
+                  error_format(error, text, sizeof text));
+}
+
 /* Once an attempt: one line, one count, and everybody who waits for it hears. */
 static void doom(struct run_attempt *a, const struct cairn_error *error) {
         struct run *run = a->run;
@@ -102,14 +112,10 @@ static void doom(struct run_attempt *a, const struct cairn_error *error) {
                 demand_failed(run, a, NULL);
                 return;
         }
-        char text[700];
         a->error = run->last_error = *error;
         if (used)
                 run->attempts_failed++;
-        log_event(LOG_LEVEL_ERROR,
-                  "run=%s generation=%llu attempt=%u checkpoint=failed error=\"%s\"", run->name,
-                  (unsigned long long) run->generation, a->number,
-                  error_format(error, text, sizeof text));
+        log_failure(a, error);
         demand_failed(run, a, error);
 }
 
@@ -175,10 +181,20 @@ static void retained(void *context, const struct store_message *reply, struct wi
                           run->keep_last);
 }
 
+/* Attempts below this number are over: what is still there of them could not be deleted. */
+static uint32_t first_unsettled(const struct run *run) {
+        uint32_t first = run->attempt_last + 1;
+        for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++)
+                if (run->attempts[i].state != ATTEMPT_EMPTY && run->attempts[i].number < first)
+                        first = run->attempts[i].number;
+        return first;
+}
+
 /* Pruning takes its time, and the store process does one thing after another: it waits until
  * nothing else is to be done, but not for ever. */
 static void retain(struct run *run) {
-        struct store_message m = {.verb = STORE_RETAIN, .keep_last = run->keep_last};
+        struct store_message m = {
+                .verb = STORE_RETAIN, .keep_last = run->keep_last, .attempt = first_unsettled(run)};
         if (!run->unretained || run->retaining ||
             (run->store_calls && run->unretained < RETAIN_COMMITS_MAX))
                 return;
@@ -363,9 +379,9 @@ void run_session_saver_lost(struct run *run, struct session *s, const struct cai
 
 static void open_failed(struct run_attempt *a, const struct cairn_error *error) {
         struct run *run = a->run;
-        attempt_clear(run, a);
         /* A number that is taken: an agent before us got that far in this generation. */
         if (error->status == CAIRN_ERR_EXISTS && run->open_failures < 1000) {
+                attempt_clear(run, a);
                 run->open_failures++;
                 return;
         }
@@ -376,8 +392,10 @@ static void open_failed(struct run_attempt *a, const struct cairn_error *error) 
         run->fenced = run->fenced || error->status == CAIRN_ERR_STALE;
         run->last_error = *error;
         run->attempts_failed++;
-        log_error(LOG_LEVEL_ERROR, "open attempt", error);
+        log_failure(a, error);
         demand_fail_all(run, error);
+        /* Its folder may be there, or part of its files. */
+        discard(a);
 }
 
 static void ask_files(struct run_attempt *a, uint32_t first);

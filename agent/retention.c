@@ -196,14 +196,31 @@ static bool starts_with(const char *text, const char *prefix) {
         return strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
+/* One that could not be discarded when it failed: the storage failed then, too. */
+static bool is_dead_attempt(const struct prune *p, const char *name) {
+        uint64_t generation;
+        uint32_t attempt;
+
+        return name_parse_pending(name, &generation, &attempt) && generation == p->generation &&
+               attempt < p->attempts_before;
+}
+
 /* .trash- is of nobody; .tmp- is of a process that was killed between two steps of io_publish_file
  * (the lock says that no other one of this run is at it). */
-static int delete_remains(struct store_run *run, struct cairn_error *reterr) {
+static int delete_remains(struct store_run *run, const struct prune *p,
+                          struct cairn_error *reterr) {
         _cleanup_(names_done) struct names names = {0};
 
         TRY(names_list(run->store->io, run->fd, run->run, &names, reterr));
         for (size_t i = 0; i < names.count; i++)
-                if (starts_with(names.items[i], ".trash-") || starts_with(names.items[i], ".tmp-"))
+                if (is_dead_attempt(p, names.items[i])) {
+                        char trash[NAME_BYTES];
+                        bool gone;
+                        TRY(rename_to_trash(run, names.items[i], &gone, reterr));
+                        name_trash(trash, names.items[i]);
+                        TRY(retention_remove_tree(run, trash, reterr));
+                } else if (starts_with(names.items[i], ".trash-") ||
+                           starts_with(names.items[i], ".tmp-"))
                         TRY(retention_remove_tree(run, names.items[i], reterr));
         return 0;
 }
@@ -223,7 +240,7 @@ int retention_prune(struct store_run *run, struct prune *p, struct cairn_error *
         TRY(io_sync(io, run->fd, run->run, reterr));
         TRY(trash_chosen(run, &scan, p, reterr));
         TRY(io_sync(io, run->fd, run->run, reterr));
-        return delete_remains(run, reterr);
+        return delete_remains(run, p, reterr);
 }
 
 int retention_run(struct store_run *run, uint32_t keep_last, uint32_t *ret_deleted,

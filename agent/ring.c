@@ -19,6 +19,9 @@
 
 #define RING_REGISTER_BYTES_MAX (1 * GiB)
 #define RING_BUFFERS_MAX 16384
+#define BUFFERED                                                                                 \
+        "buffered transfers instead, which take processor time; a store on another file system " \
+        "goes past the page cache"
 #define RING_COMMAND_NS (60 * NSEC_PER_SEC)
 /* User data of the queue's poll and of a sync; a sync counts as one byte that has to settle. */
 enum { RING_WORKERS = 4, QUEUE_EVENT = RING_DEPTH, SYNC_EVENT, SYNC_WEIGHT = 1 };
@@ -83,7 +86,7 @@ struct ring {
 static void add_warning(struct ring *r, const char *what, int error_number, const char *effect) {
         (void) pthread_mutex_lock(&r->mutex);
         size_t used = strlen(r->warning);
-        char line[256];
+        char line[384];
         (void) snprintf(line, sizeof line, "%s%s (%s): %s", used ? "; " : "", what,
                         strerror(error_number), effect);
         if (!strstr(r->warning, what))
@@ -131,7 +134,7 @@ static void stop_direct(struct ring *r, uint32_t file, int error_number) {
         int flags = fcntl(f->fd, F_GETFL);
         if (flags >= 0)
                 (void) fcntl(f->fd, F_SETFL, flags & ~O_DIRECT);
-        add_warning(r, "O_DIRECT refused", error_number, "buffered transfers instead");
+        add_warning(r, "O_DIRECT refused", error_number, BUFFERED);
 }
 
 static bool is_aligned(const struct ring *r, const struct message *m, uint32_t alignment) {
@@ -323,8 +326,8 @@ static void uring_attach(struct ring *r) {
         r->buffers_registered = status == 0;
         if (status < 0)
                 add_warning(r, "registering buffers refused", -status,
-                            "plain buffers instead; raise the locked-memory limit (ulimit -l) to "
-                            "the staging size");
+                            "plain buffers instead; raise the locked-memory limit "
+                            "(ulimit -l) to the staging size");
 }
 
 static void uring_begin(struct ring *r) {
@@ -563,7 +566,8 @@ int ring_new(const struct ring_options *options, struct ring **ret, struct cairn
                 status = error_set_errno(reterr, -refused, "set up io_uring", "");
         else if (refused < 0)
                 add_warning(r, "io_uring refused", -refused,
-                            "ordinary reads and writes by threads instead");
+                            "ordinary reads and writes by threads instead; allow io_uring (the "
+                            "container's seccomp profile, sysctl kernel.io_uring_disabled)");
         if (status == 0 && r->backend != RING_URING)
                 status = start_workers(r, reterr);
         if (status < 0) {
@@ -629,8 +633,7 @@ static uint32_t try_direct(struct ring *r, int fd) {
         if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &st) == 0 &&
             (st.stx_mask & STATX_DIOALIGN)) {
                 if (st.stx_dio_offset_align == 0) {
-                        add_warning(r, "O_DIRECT refused", EOPNOTSUPP,
-                                    "buffered transfers instead");
+                        add_warning(r, "O_DIRECT refused", EOPNOTSUPP, BUFFERED);
                         return 1;
                 }
                 alignment = st.stx_dio_offset_align > st.stx_dio_mem_align ? st.stx_dio_offset_align
@@ -638,7 +641,7 @@ static uint32_t try_direct(struct ring *r, int fd) {
         }
         int flags = fcntl(fd, F_GETFL);
         if (flags < 0 || fcntl(fd, F_SETFL, flags | O_DIRECT) < 0) {
-                add_warning(r, "O_DIRECT refused", errno, "buffered transfers instead");
+                add_warning(r, "O_DIRECT refused", errno, BUFFERED);
                 return 1;
         }
         return alignment;

@@ -640,6 +640,22 @@ int run_stop(struct run *run, const struct reply_to *to, uint64_t duration_ns,
         return 0;
 }
 
+/* What is in flight is given up, too: storage that hangs must not hold up the stop. */
+static void stop_by_force(struct run *run) {
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        signal_all(run, SIGKILL);
+        for (uint32_t i = 0; i < SESSION_COUNT_MAX; i++) {
+                struct session *s = run->sessions[i];
+                if (!s || !s->dead || s->state != SESSION_SETTLING)
+                        continue;
+                (void) error_set(&error, CAIRN_ERR_TIMEOUT, "write checkpoint", run->name,
+                                 "the storage did not take it before the deadline of the stop");
+                if (run_session_in_flight(run, s))
+                        attempts_doom_all(run, &error);
+                session_finish_settling(s);
+        }
+}
+
 static void stop_check(struct run *run) {
         uint64_t now_ns = loop_now(&run->agent->loop);
         if (!run->stop.active)
@@ -663,7 +679,7 @@ static void stop_check(struct run *run) {
                 signal_all(run, SIGTERM);
         }
         if (now_ns >= run->stop.deadline_ns)
-                signal_all(run, SIGKILL);
+                stop_by_force(run);
 }
 
 int run_finish(struct run *run, struct session *s, const struct reply_to *to,

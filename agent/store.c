@@ -191,6 +191,8 @@ static int do_retain(struct open_run *r, struct store_message *m, struct cairn_e
         struct prune p = {.keep_last = m->keep_last,
                           .keep_every = m->keep_every,
                           .dry_run = m->dry_run,
+                          .generation = r->generation,
+                          .attempts_before = m->attempt,
                           .names = m->name,
                           .names_bytes = sizeof m->name};
 

@@ -137,6 +137,9 @@ struct prune {
         uint32_t keep_last;  /* 0: all */
         uint64_t keep_every; /* verified checkpoints of steps that are multiples stay; 0: no such */
         bool dry_run;        /* only say what would go */
+        /* Attempts of this generation with lower numbers are over; 0: none is known to be. */
+        uint64_t generation;
+        uint32_t attempts_before;
         uint32_t deleted;
         uint64_t bytes; /* of their data */
         char *names;    /* a line each, as many whole ones as fit; NULL allowed */

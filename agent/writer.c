@@ -178,13 +178,37 @@ static int reserve(const struct writer *w, struct cairn_error *reterr) {
         int error_number = errno;
         if (error_number == EOPNOTSUPP || error_number == ENOSYS || error_number == EINTR)
                 return 0; /* the writes will tell */
-        (void) error_set_errno(reterr, error_number, "reserve space", w->job->run);
-        if (reterr)
-                (void) snprintf(reterr->message, sizeof reterr->message,
-                                "%" PRIu64 " bytes are needed for the data of rank %" PRIu32
-                                "; free space, or keep fewer checkpoints (--keep-last)",
-                                w->source->image_bytes, w->job->rank);
-        return error_status_of_errno(error_number);
+        return error_set_errno(reterr, error_number, "reserve space", "data file");
+}
+
+/* The files came as descriptors; where they lie is for the reader of the message. A path that does
+ * not fit keeps its end. */
+static void name_place(const struct writer *w, struct cairn_error *e) {
+        bool is_manifest = strstr(e->operation, "manifest") || strcmp(e->object, "manifest") == 0;
+        char link[64], path[4096];
+        (void) snprintf(link, sizeof link, "/proc/self/fd/%d",
+                        is_manifest ? w->job->manifest_fd : w->job->data_fd);
+        ssize_t bytes = readlink(link, path, sizeof path - 1);
+        if (bytes <= 0)
+                return;
+        path[bytes] = '\0';
+        size_t most = sizeof e->object - 1;
+        const char *end = path + ((size_t) bytes > most ? (size_t) bytes - most : 0);
+        memcpy(e->object, end, strlen(end) + 1);
+}
+
+/* What failed in storage: where, and for a lack of space how much it is and what helps. */
+static void explain(const struct writer *w, struct cairn_error *e) {
+        if (e->system_code)
+                name_place(w, e);
+        if (e->status != CAIRN_ERR_NOSPACE)
+                return;
+        (void) snprintf(e->message, sizeof e->message,
+                        "%" PRIu64 " bytes are needed for the data of rank %" PRIu32
+                        "; free space, %skeep fewer checkpoints (--keep-last) or choose another "
+                        "store",
+                        w->source->image_bytes, w->job->rank,
+                        e->system_code == EDQUOT ? "have the quota raised, " : "");
 }
 
 static int sync_file(struct writer *w, uint32_t file, struct cairn_error *reterr) {
@@ -388,6 +412,8 @@ int writer_write(const struct writer_job *job, struct ring *ring, const struct s
                         source->tensors[i].record->encoding = NULL;
                 }
         arena_done(&w.arena);
+        if (r < 0 && reterr)
+                explain(&w, reterr);
         if (r == 0)
                 staging_note(staging, STAGING_FREE, copied->word, copied->step);
         return r;

@@ -15,7 +15,7 @@ UNIT := $(call test_programs,$(unit_SRC))
 SIM := $(call test_programs,$(sim_SRC))
 E2E_HELPERS := $(call test_programs,$(e2e_SRC))
 BENCH := $(call test_programs,$(bench_SRC))
-E2E := $(filter-out tests/e2e/lib.sh,$(wildcard tests/e2e/*.sh))
+E2E := $(filter-out tests/e2e/lib.sh tests/e2e/mounts.sh,$(wildcard tests/e2e/*.sh))
 # make check-unit TESTS="io log": only these
 ifneq ($(TESTS),)
 UNIT := $(filter $(TESTS:%=$(BUILD)/tests/unit/test_%),$(UNIT))

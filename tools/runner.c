@@ -63,6 +63,7 @@ struct runner {
                 uint64_t lost_steps;
         } left;
         bool finished; /* the run is complete, as the agent recorded */
+        bool stopped;  /* `cairn stop` or the agent's end: there is no other life */
         unsigned interrupts;
         int stop_signal;          /* the first of SIGINT, SIGTERM; 0 while none came */
         uint64_t end_ranks_at_ns; /* SIGKILL to those that still run; 0: not set */
@@ -338,6 +339,7 @@ static void take_settled(struct runner *r, const Cairn__Control__RankSettled *m)
         r->left.flagged_step = m->flagged_step;
         r->left.lost_steps = m->lost_steps;
         r->finished = r->finished || m->finished;
+        r->stopped = r->stopped || m->stopped;
 }
 
 /* Tell the agent how each rank ended and wait until what it left in flight is committed or given
@@ -461,6 +463,10 @@ static int after_life(struct runner *r) {
         if (code == 0 || is_final(code))
                 return code;
         ranks_describe(rank, wait_status, what, sizeof what);
+        if (r->stopped) { /* a trainer that did not end in time was killed: nobody wants it back */
+                say(r, "%s; the run was to stop and is not started again", what);
+                return code < 128 ? code : 75;
+        }
         struct crash_guard *g = &r->guard;
         if (g->restarts >= r->options->max_restarts) {
                 say(r, "%s; giving up after %" PRIu64 " restarts without a new checkpoint", what,
