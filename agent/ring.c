@@ -310,7 +310,8 @@ static void uring_attach(struct ring *r) {
                 (void) io_uring_unregister_buffers(&r->uring);
         r->buffers_registered = false;
         uint64_t count = (r->region_bytes + RING_REGISTER_BYTES_MAX - 1) / RING_REGISTER_BYTES_MAX;
-        if (r->options.without_registration || !r->register_wanted || count == 0 || count > RING_BUFFERS_MAX)
+        if (r->options.without_registration || !r->register_wanted || count == 0 ||
+            count > RING_BUFFERS_MAX)
                 return;
         struct iovec *buffers = calloc(count, sizeof *buffers);
         if (!buffers)
@@ -566,8 +567,12 @@ int ring_new(const struct ring_options *options, struct ring **ret, struct cairn
                 status = error_set_errno(reterr, -refused, "set up io_uring", "");
         else if (refused < 0)
                 add_warning(r, "io_uring refused", -refused,
-                            "ordinary reads and writes by threads instead; allow io_uring (the "
-                            "container's seccomp profile, sysctl kernel.io_uring_disabled)");
+                            refused == -ENOMEM
+                                    ? "ordinary reads and writes by threads instead; raise the "
+                                      "locked-memory limit (ulimit -l)"
+                                    : "ordinary reads and writes by threads instead; allow "
+                                      "io_uring (the container's seccomp profile, sysctl "
+                                      "kernel.io_uring_disabled)");
         if (status == 0 && r->backend != RING_URING)
                 status = start_workers(r, reterr);
         if (status < 0) {
