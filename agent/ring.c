@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #define RING_REGISTER_BYTES_MAX (1 * GiB)
@@ -305,6 +306,18 @@ static int uring_setup(struct ring *r) {
         return status;
 }
 
+static void warn_unregistered(struct ring *r, int error_number) {
+        struct rlimit limit = {0};
+        char effect[200];
+        (void) getrlimit(RLIMIT_MEMLOCK, &limit);
+        (void) snprintf(effect, sizeof effect,
+                        "plain buffers instead; %llu KiB of locked memory are needed and the limit "
+                        "is %llu KiB: raise it (ulimit -l, LimitMEMLOCK=)",
+                        (unsigned long long) (r->region_bytes / KiB),
+                        (unsigned long long) (limit.rlim_cur / KiB));
+        add_warning(r, "registering buffers refused", error_number, effect);
+}
+
 static void uring_attach(struct ring *r) {
         if (r->buffers_registered)
                 (void) io_uring_unregister_buffers(&r->uring);
@@ -326,9 +339,7 @@ static void uring_attach(struct ring *r) {
         free(buffers);
         r->buffers_registered = status == 0;
         if (status < 0)
-                add_warning(r, "registering buffers refused", -status,
-                            "plain buffers instead; raise the locked-memory limit "
-                            "(ulimit -l) to the staging size");
+                warn_unregistered(r, -status);
 }
 
 static void uring_begin(struct ring *r) {
@@ -635,7 +646,8 @@ static uint32_t try_direct(struct ring *r, int fd) {
         uint32_t alignment = DATA_BLOCK_BYTES;
         if (r->options.without_direct)
                 return 1;
-        if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &st) == 0 &&
+        /* Of what is known here: a server that hangs must not be asked by this thread. */
+        if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_DIOALIGN, &st) == 0 &&
             (st.stx_mask & STATX_DIOALIGN)) {
                 if (st.stx_dio_offset_align == 0) {
                         add_warning(r, "O_DIRECT refused", EOPNOTSUPP, BUFFERED);

@@ -34,7 +34,7 @@ warns() { # name, times, pattern
 }
 locked_memory_is_named() { # limit
         grep -Eq 'fast path' "$work/locked-$1.out" || return 0
-        says "$work/locked-$1.out" 'refused \(Cannot allocate memory\).*locked-memory limit'
+        says "$work/locked-$1.out" 'refused \(Cannot allocate memory\).*(locked-memory limit|needed and the limit is [0-9]+ KiB)'
 }
 
 CAIRN_STORE=$base
