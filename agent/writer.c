@@ -104,9 +104,9 @@ static bool must_be_finite(const Cairn__Format__Tensor *t) {
         }
 }
 
-/* CRC and scan of the parts of tensors that lie in [from, to). Chunks begin at multiples of the
- * largest element. */
-static void checksum_tensors(struct writer *w, uint64_t from, uint64_t to) {
+/* CRC and scan of the parts of tensors that lie in [from, to), whose own CRC is known. Chunks begin
+ * at multiples of the largest element. */
+static void checksum_tensors(struct writer *w, uint64_t from, uint64_t to, uint32_t chunk_crc) {
         const struct source *s = w->source;
         for (size_t i = w->tensor; i < s->tensor_count && s->tensors[i].offset < to; i++) {
                 Cairn__Format__Tensor *record = s->tensors[i].record;
@@ -120,7 +120,10 @@ static void checksum_tensors(struct writer *w, uint64_t from, uint64_t to) {
                         e->crc32c = 0;
                         w->tensor_non_finite = false;
                 }
-                e->crc32c = crc32c(e->crc32c, data, part_to - part_from);
+                if (part_from == from && part_to == to)
+                        e->crc32c = crc32c_combine(e->crc32c, chunk_crc, to - from);
+                else
+                        e->crc32c = crc32c(e->crc32c, data, part_to - part_from);
                 if (!w->tensor_non_finite && must_be_finite(record))
                         w->tensor_non_finite =
                                 dtype_non_finite_count(data, record->stored_dtype,
@@ -162,7 +165,7 @@ static int write_chunks(struct writer *w, struct cairn_error *reterr) {
                 uint64_t from = chunk * DATA_CHUNK_BYTES;
                 uint64_t to = from + DATA_CHUNK_BYTES < bytes ? from + DATA_CHUNK_BYTES : bytes;
                 w->chunk_crcs[chunk] = crc32c(0, w->staging->base + from, to - from);
-                checksum_tensors(w, from, to);
+                checksum_tensors(w, from, to, w->chunk_crcs[chunk]);
                 if (to - pushed >= RING_REQUEST_BYTES || to == bytes) {
                         TRY(push(w, pushed, to, reterr));
                         pushed = to;
