@@ -21,7 +21,9 @@
 
 static int stored_strings(struct stored *s, struct cairn_error *reterr) {
         size_t count = s->index.tensor_count;
-        Cairn__Format__Head *head = s->index.head;
+        const Cairn__Format__Head *head = s->index.head;
+        if (!head)
+                return error_set(reterr, CAIRN_ERR_CORRUPT, "read INDEX", "", "it has no head");
         s->names = arena_alloc(&s->arena, (count + 1) * sizeof *s->names, 8);
         s->texts = arena_alloc(&s->arena, (head->n_texts + 1) * sizeof *s->texts, 8);
         bool complete = s->names && s->texts;

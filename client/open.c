@@ -186,7 +186,7 @@ static int attach(struct cairn *c, struct control *control, const struct cairn_o
                   struct cairn_error *reterr) {
         struct link_identity id = {.rank = c->rank};
         struct wire_fds fds = WIRE_FDS_INIT;
-        Cairn__Control__Welcome *welcome;
+        Cairn__Control__Welcome *welcome = NULL;
         uint64_t timeout_ns = o->open_timeout_ns ? o->open_timeout_ns : OPEN_TIMEOUT_NS;
         uint64_t now_ns = clock_now(c->clock);
         uint64_t deadline_ns = timeout_ns > UINT64_MAX - now_ns ? UINT64_MAX : now_ns + timeout_ns;

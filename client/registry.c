@@ -261,7 +261,7 @@ static int add_tensor(struct registry *r, struct slabs *slabs, const struct cair
         static const char operation[] = "register tensor";
         struct tensor new = {.truth = truth};
         char label[NAME_LABEL_BYTES];
-        size_t name_bytes;
+        size_t name_bytes = 0;
 
         TRY(check_name(operation, t->name, &name_bytes, reterr));
         name_label(t->name, name_bytes, label, sizeof label);
@@ -299,7 +299,7 @@ int registry_add_tensor(struct registry *r, struct slabs *slabs, const struct ca
 int registry_add_step(struct registry *r, struct slabs *slabs, const char *name, float *data,
                       int64_t *truth, struct cairn_error *reterr) {
         static const char operation[] = "register step";
-        size_t bytes;
+        size_t bytes = 0;
         if (!data || !truth)
                 return error_set(reterr, CAIRN_ERR_API, operation, name ? name : "",
                                  "data or truth is NULL");
@@ -338,7 +338,7 @@ int registry_add_value(struct registry *r, const char *name, uint32_t type, void
                        uint64_t *length, uint64_t capacity, struct cairn_error *reterr) {
         static const char operation[] = "register state value";
         char label[NAME_LABEL_BYTES];
-        size_t bytes;
+        size_t bytes = 0;
         TRY(check_name(operation, name, &bytes, reterr));
         name_label(name, bytes, label, sizeof label);
         if (strncmp(name, HOST_VALUE_RESERVED_PREFIX, sizeof HOST_VALUE_RESERVED_PREFIX - 1) == 0)
@@ -372,7 +372,7 @@ int registry_describe(struct registry *r, const char *key, const char *value,
                       struct cairn_error *reterr) {
         static const char operation[] = "describe";
         char label[NAME_LABEL_BYTES];
-        size_t bytes;
+        size_t bytes = 0;
         uint32_t index;
         TRY(check_name(operation, key, &bytes, reterr));
         name_label(key, bytes, label, sizeof label);

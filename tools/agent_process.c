@@ -32,7 +32,7 @@ int agent_process_find(const char *name, char *path, size_t bytes, struct cairn_
         if (!list)
                 return error_set_errno(reterr, ENOMEM, "find program", name);
         char *rest = list;
-        for (char *folder; (folder = strsep(&rest, ":"));)
+        for (char *folder = NULL; (folder = strsep(&rest, ":"));)
                 if (*folder && (size_t) snprintf(path, bytes, "%s/%s", folder, name) < bytes &&
                     access(path, X_OK) == 0)
                         return 0;

@@ -279,7 +279,7 @@ static int send_start(struct runner *r, uint64_t generation, Cairn__Control__Sta
         start.before_step = r->guard.before_step;
         start.generation = generation;
         start.socket_note = agent_call_text(r->system_agent ? "system" : "embedded");
-        Cairn__Control__Envelope envelope = CAIRN__CONTROL__ENVELOPE__INIT, *reply;
+        Cairn__Control__Envelope envelope = CAIRN__CONTROL__ENVELOPE__INIT, *reply = NULL;
         CONTROL_SET(&envelope, START, start, &start);
         _cleanup_close_ int pidfd = own_pidfd();
         if (pidfd < 0)
@@ -298,7 +298,7 @@ static void say_note(const struct runner *r, const Cairn__Control__Started *s) {
 
 /* The agent is gone while ranks run or settle: get it back. They go on meanwhile. */
 static int agent_recover(struct runner *r, struct cairn_error *reterr) {
-        Cairn__Control__Started *started;
+        Cairn__Control__Started *started = NULL;
         control_close(&r->agent);
         if (r->system_agent)
                 TRY(connect_and_greet(r, clock_now(&clock_system) + SYSTEM_AGENT_NS, reterr));
@@ -351,7 +351,7 @@ static int settle(struct runner *r, struct cairn_error *reterr) {
                 exit_message.rank = rank;
                 exit_message.wait_status = r->ranks.all[rank].wait_status;
                 exit_message.pid = (uint32_t) r->ranks.all[rank].pid;
-                Cairn__Control__Envelope envelope = CAIRN__CONTROL__ENVELOPE__INIT, *reply;
+                Cairn__Control__Envelope envelope = CAIRN__CONTROL__ENVELOPE__INIT, *reply = NULL;
                 CONTROL_SET(&envelope, RANK_EXIT, rank_exit, &exit_message);
                 int status =
                         ask(r, &envelope, NULL, 0, CONTROL_REPLY(RANK_SETTLED), &reply, reterr);
@@ -383,7 +383,7 @@ static void announce(const struct runner *r, const Cairn__Control__Started *s) {
 /* One life of the group: generation, ranks, their end, settlement. *ret_done: there was nothing to
  * run. */
 static int run_once(struct runner *r, bool *ret_done, struct cairn_error *reterr) {
-        Cairn__Control__Started *started;
+        Cairn__Control__Started *started = NULL;
         int status = send_start(r, 0, &started, reterr);
         if (status ==
             CAIRN_ERR_PEER) { /* the agent died between two lives: nothing of ours was running */
@@ -496,7 +496,7 @@ static void end_run(struct runner *r, int code) {
         end.run = agent_call_text(r->options->run);
         end.reason = agent_call_text(reason);
         end.code = code;
-        Cairn__Control__Envelope envelope = CAIRN__CONTROL__ENVELOPE__INIT, *reply;
+        Cairn__Control__Envelope envelope = CAIRN__CONTROL__ENVELOPE__INIT, *reply = NULL;
         CONTROL_SET(&envelope, END, end, &end);
         struct cairn_error e = CAIRN_ERROR_INIT;
         if (r->agent.socket >= 0 && ask(r, &envelope, NULL, 0, CONTROL_REPLY(DONE), &reply, &e) < 0)

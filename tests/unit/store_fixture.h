@@ -104,7 +104,7 @@ static inline bool fixture_has(struct fixture *f, const char *name) {
 /* Overwrites bytes in the middle of a file of a checkpoint. */
 static inline void fixture_damage(struct fixture *f, const char *name) {
         char path[PATH_MAX];
-        struct stat st;
+        struct stat st = {0};
         (void) snprintf(path, sizeof path, "%s/run/%s", f->path, name);
         int fd = open(path, O_RDWR | O_CLOEXEC);
         assert_true(fd >= 0 && fstat(fd, &st) == 0);

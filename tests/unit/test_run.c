@@ -247,7 +247,7 @@ static void test_successor_waits(void **state) {
         do
                 reply = fixture_receive(&f, next);
         while (reply && reply->body_case == BODY(WAIT));
-        assert_int_equal(reply->body_case, BODY(WELCOME));
+        assert_true(reply && reply->body_case == BODY(WELCOME));
         assert_int_equal(agent_find_run(&f.agent, "demo")->committed_step, 3);
         (void) close(fd);
         (void) close(alive);
