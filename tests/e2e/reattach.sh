@@ -78,6 +78,7 @@ start_agent() {
 }
 start_again() {
         local former=$agent
+        wait_for 10 gone "$former" # else the new one finds its socket answering
         start_agent
         current=$agent agent=$former
 }
