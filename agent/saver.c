@@ -37,7 +37,7 @@ struct saver {
         uint64_t take_seq; /* a cut at or after it is wanted; valid while take_wanted */
         bool take_wanted;
         struct saver_ending ending; /* the trainer's: all later cuts are post-mortem */
-        uint64_t valid_seq; /* of the newest valid cut */
+        uint64_t valid_seq;         /* of the newest valid cut */
         bool any_valid;
         /* how often this seq was claimed: the attempt must not wrap within one */
         uint64_t claim_seq;
@@ -469,11 +469,14 @@ static int serve(struct saver *s) {
         (void) poll(fds, s->event_fd >= 0 ? 2 : 1, preparing ? 0 : -1);
         if (fds[1].revents && s->event_fd >= 0)
                 clear_event(s);
-        /* Also where only the eventfd was ready: files that were sent before a request must not be
-         * missed, or it would be declined. */
+        /* Is a cut wanted? Only then the messages: files that were sent before the request are there
+         * when it is answered, or it would be declined. A later request rings. */
+        bool asked = s->page && wanted(s);
         TRY(receive_all(s, &any));
-        if (preparing && !any && !fds[1].revents)
+        if (preparing && !any && !asked)
                 prepare(s);
+        if (!asked && !s->take_wanted)
+                return 0;
         return try_cut(s);
 }
 
