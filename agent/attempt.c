@@ -452,7 +452,8 @@ static bool wants_attempt(const struct run *run) {
                 if (spare)
                         return false;
         }
-        /* Before the trainers are there: a fast one asks for a cut milliseconds after its seal. And as
+        /* Before the trainers are there: a fast one asks for a cut milliseconds after its seal.
+         * And as
          * long as one lives, for it may be saving its last step while the run ends. */
         bool any = false;
         for (uint32_t rank = 0; rank < run->world; rank++) {

@@ -9,8 +9,8 @@
  *     snapshot   slabs -> staging, beside a plain memcpy of the same bytes
  *
  * Prints one line, or {"what","bytes","seconds","bytes_per_second","backend","direct"} (snapshot
- * adds "first_seconds", "memcpy_bytes_per_second"). Takes 2 N of memory. Files have no names, so that nothing is
- * left. The result is an exit status.
+ * adds "first_seconds", "memcpy_bytes_per_second"). Takes 2 N of memory. Files have no names, so
+ * that nothing is left. The result is an exit status.
  */
 #ifndef CAIRN_AGENT_BENCH_H
 #define CAIRN_AGENT_BENCH_H

@@ -469,8 +469,8 @@ static int serve(struct saver *s) {
         (void) poll(fds, s->event_fd >= 0 ? 2 : 1, preparing ? 0 : -1);
         if (fds[1].revents && s->event_fd >= 0)
                 clear_event(s);
-        /* Is a cut wanted? Only then the messages: files that were sent before the request are there
-         * when it is answered, or it would be declined. A later request rings. */
+        /* Is a cut wanted? Only then the messages: files that were sent before the request are
+         * there when it is answered, or it would be declined. A later request rings. */
         bool asked = s->page && wanted(s);
         TRY(receive_all(s, &any));
         if (preparing && !any && !asked)

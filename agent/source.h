@@ -47,7 +47,8 @@ int source_add_slab(struct source *s, uint32_t index, int fd, uint64_t bytes, ui
 int source_seal(struct source *s, uint32_t rank, uint64_t seal, int inventory_fd, int host_fd,
                 struct cairn_error *reterr);
 /* Map the next slice of large tensors' pages, so that the first copy is as fast as a later one.
- * False once all are. Only when the trainer has made its state: a page that is not there is made. */
+ * False once all are. Only when the trainer has made its state: a page that is not there is made.
+ * */
 bool source_populate(struct source *s);
 
 #endif

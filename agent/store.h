@@ -54,8 +54,8 @@ struct start_request {
         char init_from[STORE_PATH_BYTES]; /* CKPT: directory name in this run, RUN/NAME, or a path
                                              to a checkpoint */
         uint32_t skip_newest;             /* crash-loop guard: pass over that many */
-        int64_t before_step; /* the like, not 0: only steps before it, if there are any */
-        char overrides[4096];             /* "k=v\n..." as recorded in GEN */
+        int64_t before_step;  /* the like, not 0: only steps before it, if there are any */
+        char overrides[4096]; /* "k=v\n..." as recorded in GEN */
 };
 struct start_reply {
         uint64_t generation;
@@ -193,7 +193,8 @@ struct store_message {
         uint32_t attempt, rank, world, reason, keep_last, first, count;
         uint64_t keep_every, bytes; /* RETAIN */
         bool dry_run;
-        /* STORE_REOPEN by a new agent: nothing of the former one runs, finish what it left. Never where
+        /* STORE_REOPEN by a new agent: nothing of the former one runs, finish what it left. Never
+         * where
          * only the store process was replaced, whose agent's attempts live on. */
         bool take_up;
         int64_t step;

@@ -5,7 +5,7 @@
  *
  *     session calls                  update_pair_ns: begin and end with no copy pending
  *     session request COUNT BYTES    request_p99_ms: the call that asks for a snapshot
- *     session save COUNT BYTES       register, seal, save: from the request to the committed checkpoint
+ *     session save COUNT BYTES       register, seal, save: from the request to the commit
  *     session restore COUNT BYTES    restore: read, verified and in place (resumes what save left)
  *
  * A state is COUNT parameters of BYTES bytes each, of values that no disk can compress.
