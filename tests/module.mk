@@ -123,7 +123,7 @@ tidy: tidy-files
 # The object stands for the headers that the source includes.
 tidy-files: $(patsubst %.c,$(BUILD)/tidy/%.ok,$(ALL_SRC))
 $(BUILD)/tidy/%.ok: %.c $(BUILD)/obj/%.o .clang-tidy
-	$(call say,TIDY,$<)mkdir -p $(@D) && clang-tidy --quiet $< -- $(CPPFLAGS_ALL) $(LANGUAGE) $(PKG_CFLAGS) $(BLAS_CFLAGS) \
+	$(call say,TIDY,$<)mkdir -p $(@D) && clang-tidy --quiet $< -- -Iclient $(CPPFLAGS_ALL) $(LANGUAGE) $(PKG_CFLAGS) $(BLAS_CFLAGS) \
 		> $(@:.ok=.log) 2>&1 && touch $@ || { cat $(@:.ok=.log); exit 1; }
 format:
 	clang-format -i $(ALL_SRC) $(ALL_HDR)
