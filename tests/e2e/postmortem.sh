@@ -8,6 +8,8 @@
 # ROUNDS of each kind of death are 15 unless given; the log stays the uninterrupted run's, bit for bit.
 . "$(dirname "$0")/lib.sh"
 echo "seed $SEED"
+# A sanitizer would turn the fault into an exit status; here the signal itself is the subject.
+export ASAN_OPTIONS=handle_segv=0 TSAN_OPTIONS=handle_segv=0
 rounds=${ROUNDS:-15}
 steps=$((rounds * 12 + 60)) every=100000
 args=("${tiny[@]}" --dropout 0.1 --ema 0.99 --seed 3)
