@@ -2,7 +2,7 @@
  *
  * Every call of cairn.h in one small program, as an integrator would write it:
  *     cc example.c $(pkg-config --cflags --libs cairn)
- * Fits y = 3 x + 1 by gradient descent with momentum; `cairn run -- ./example` runs it. The argument
+ * Fits y = 3 x + 1 by gradient descent with momentum; `cairn run -- ./example` runs it, and
  * --without-checkpoints trains with no agent at all.
  */
 #include <cairn.h>
