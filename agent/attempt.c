@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "agent/attempt.h"
 #include "agent/demand.h"
+#include "agent/hold.h"
 #include "agent/postmortem.h"
 #include "base/log.h"
 
 #define OPEN_PAUSE_NS_MIN (500 * NSEC_PER_MSEC)
 #define RETAIN_COMMITS_MAX 4
+#define FOLLOW_NS NSEC_PER_SEC
 #define OPEN_PAUSE_NS_MAX (60 * NSEC_PER_SEC)
 
 enum commit_reason {
@@ -78,6 +80,42 @@ static struct run_attempt *find(struct run *run, uint32_t number) {
                 if (run->attempts[i].state != ATTEMPT_EMPTY && run->attempts[i].number == number)
                         return &run->attempts[i];
         return NULL;
+}
+
+static uint32_t count_from(const struct run_attempt *a, enum rank_state state) {
+        uint32_t count = 0;
+        for (uint32_t i = 0; i < a->run->world; i++)
+                count += a->ranks[i].state >= state;
+        return count;
+}
+
+bool attempts_untouched(const struct run *run, uint32_t number) {
+        for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++) {
+                const struct run_attempt *a = &run->attempts[i];
+                if (a->state == ATTEMPT_OPEN && a->number == number)
+                        return !a->doomed && count_from(a, RANK_ARMED) == run->world &&
+                               count_from(a, RANK_CUT) == 0;
+        }
+        return false;
+}
+
+uint32_t attempts_cut_count(const struct run *run, uint32_t number) {
+        for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++) {
+                const struct run_attempt *a = &run->attempts[i];
+                if (a->state == ATTEMPT_OPEN && a->number == number && !a->doomed)
+                        return count_from(a, RANK_CUT);
+        }
+        return run->world;
+}
+
+bool attempts_uneven(const struct run *run) {
+        for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++) {
+                const struct run_attempt *a = &run->attempts[i];
+                uint32_t cut = a->state == ATTEMPT_OPEN ? count_from(a, RANK_CUT) : 0;
+                if (cut > 0 && cut < run->world)
+                        return true;
+        }
+        return false;
 }
 
 /* ---- giving up ---- */
@@ -331,7 +369,12 @@ void run_session_cut(struct run *run, struct session *s, const struct saver_mess
                   s->rank, a->number, (unsigned long long) m->seq, (long long) m->step);
 }
 
+void run_session_held(struct run *run, struct session *s, const struct saver_message *m) {
+        hold_held(run, s, m);
+}
+
 void run_session_void(struct run *run, struct session *s, const struct saver_message *m) {
+        hold_void(run, s);
         log_event(LOG_LEVEL_WARNING, "run=%s rank=%u cut=void seq=%llu status=%s", run->name,
                   s->rank, (unsigned long long) m->seq, status_name(m->status));
         if (m->status < 0 && m->error.status)
@@ -364,6 +407,7 @@ void run_session_disarmed(struct run *run, struct session *s, uint32_t attempt) 
 }
 
 void run_session_saver_lost(struct run *run, struct session *s, const struct cairn_error *error) {
+        hold_void(run, s);
         for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++) {
                 struct run_attempt *a = &run->attempts[i];
                 struct rank_cut *row = &a->ranks[s->rank];
@@ -499,6 +543,34 @@ static void arm(struct run *run, uint32_t rank) {
 
 /* ---- the pump ---- */
 
+/* A rank was cut and this one was not. It stands at the same step: it is told to follow. It went on,
+ * because its files or its staging were not free in time: there is no such cut. A moment passes
+ * first, for its saver's word that it was cut may be under way. */
+static void follow(struct run_attempt *a, uint32_t rank, const struct rank_cut *first) {
+        struct run *run = a->run;
+        struct session *s = run->sessions[rank];
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        if (!s || !s->page || s->dead)
+                return;
+        int64_t step = atomic_load(&s->page->last_step);
+        struct cut_word word = session_word(s);
+        if (step < first->step)
+                return;
+        if (step == first->step && word.phase != CUT_UPDATING) {
+                if (s->armed_attempt == a->number && !s->disarming && !s->writing)
+                        session_take(s, word.seq);
+                return;
+        }
+        if (loop_now(&run->agent->loop) < first->cut_ns + FOLLOW_NS)
+                return;
+        (void) error_set(&error, CAIRN_ERR_MISMATCH, "take snapshot", run->name,
+                         "rank %u went on from step %lld before it could be cut there, as other "
+                         "ranks were: its last snapshot is still being written, or its saver is "
+                         "new",
+                         rank, (long long) first->step);
+        doom(a, &error);
+}
+
 static void check_open(struct run_attempt *a) {
         struct run *run = a->run;
         struct cairn_error error = CAIRN_ERROR_INIT;
@@ -517,6 +589,10 @@ static void check_open(struct run_attempt *a) {
                 }
                 first = row;
         }
+        if (first && !(hold_active(run) && run->hold.attempt == a->number))
+                for (uint32_t i = 0; i < run->world && !a->doomed; i++)
+                        if (a->ranks[i].state < RANK_CUT)
+                                follow(a, i, first);
         if (a->doomed)
                 wind_up(a);
         else if (done == run->world)

@@ -19,5 +19,11 @@ size_t attempts_open_count(const struct run *run);
 bool attempts_cover(const struct run *run, uint32_t rank, uint64_t seq);
 /* The same, whatever the seq. */
 bool attempts_in_flight(const struct run *run, uint32_t rank);
+/* Is this attempt open, and every rank armed with it and not cut yet? */
+bool attempts_untouched(const struct run *run, uint32_t number);
+/* Ranks of this attempt that are cut; all of them if it is over. */
+uint32_t attempts_cut_count(const struct run *run, uint32_t number);
+/* Some ranks of an attempt are cut and others are not. */
+bool attempts_uneven(const struct run *run);
 
 #endif

@@ -209,7 +209,7 @@ static int wait_for_ring(void *context, int ring_fd) {
 
 static int take(struct bench *b, struct cairn_error *reterr) {
         b->copied.payload = b->payload;
-        return copier_take(b->page, &b->source, &b->staging, true, &b->copied, reterr);
+        return copier_take(b->page, &b->source, &b->staging, true, NULL, &b->copied, reterr);
 }
 
 static int write_once(struct bench *b, struct cairn_error *reterr) {

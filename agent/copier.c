@@ -75,28 +75,32 @@ static int copy_tensor(struct chunk *c, struct staging *staging, uint64_t offset
 }
 
 static int copy_state(struct control_page *page, const struct source *source,
-                      struct staging *staging, struct copied *copied, struct cairn_error *reterr) {
+                      struct staging *staging, const struct copier_hold *hold,
+                      struct copied *copied, struct cairn_error *reterr) {
         struct chunk chunk = {.page = page, .mine = copied->word};
         if (atomic_load(&page->seal_number) != source->seal)
                 return error_set(reterr, CAIRN_ERR_STALE, "copy the state", "",
                                  "the trainer sealed again; the new inventory has not arrived yet");
+        TRY(host_state_read(source->host, source->payload_bytes, copied->word.seq, &copied->step,
+                            copied->payload, reterr));
+        if (hold)
+                TRY(hold->wait(hold->context, copied, reterr));
         TRY(look(&chunk, reterr));
         for (size_t i = 0; i < source->tensor_count; i++) {
                 const struct source_tensor *t = &source->tensors[i];
                 TRY(copy_tensor(&chunk, staging, t->offset, t->live, t->live_bytes, reterr));
         }
-        TRY(host_state_read(source->host, source->payload_bytes, copied->word.seq, &copied->step,
-                            copied->payload, reterr));
         int error_number = fault_point(FAULT_COPY_RELEASE);
         return error_number ? error_set_errno(reterr, error_number, "copy the state", "") : 0;
 }
 
 int copier_take(struct control_page *page, const struct source *source, struct staging *staging,
-                bool demanded, struct copied *copied, struct cairn_error *reterr) {
+                bool demanded, const struct copier_hold *hold, struct copied *copied,
+                struct cairn_error *reterr) {
         TRY(cut_copy_begin(page, demanded, &copied->word));
         staging_note(staging, STAGING_COPYING, copied->word, 0);
         struct cairn_error e = CAIRN_ERROR_INIT;
-        int r = copy_state(page, source, staging, copied, &e);
+        int r = copy_state(page, source, staging, hold, copied, &e);
         if (r == 0 && cut_copy_end(page, copied->word) == 0) {
                 staging_note(staging, STAGING_HELD, copied->word, copied->step);
                 return 0;

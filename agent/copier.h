@@ -19,11 +19,18 @@ struct copied {
                 *payload; /* host values of this cut; source->payload_bytes; the caller's buffer */
 };
 
+/* Called between the claim and the first byte of a group's cut: the state stands still, and nothing
+ * is copied before the other ranks are known to stand at the same step. Not 0: given up. */
+struct copier_hold {
+        int (*wait)(void *context, const struct copied *copied, struct cairn_error *reterr);
+        void *context;
+};
 /* 0: a snapshot lies in staging. BUSY: nothing was asked for, or the trainer is in its update (its
  * end will ring). VOID: a copy was begun and given up; error says why. STALE: the state follows an
- * inventory that is not here; declined. */
+ * inventory that is not here; declined. `hold` may be NULL. */
 int copier_take(struct control_page *page, const struct source *source, struct staging *staging,
-                bool demanded, struct copied *copied, struct cairn_error *reterr);
+                bool demanded, const struct copier_hold *hold, struct copied *copied,
+                struct cairn_error *reterr);
 /* Bytes per second of copying a sample of the state; 0: there is nothing to copy. */
 uint64_t copier_probe(const struct source *source, struct staging *staging,
                       const struct clock_ops *clock);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "agent/demand.h"
 #include "agent/attempt.h"
+#include "agent/hold.h"
 #include "base/log.h"
 #include "format/check.h"
 
@@ -25,17 +26,20 @@ static bool session_cuttable(const struct session *s) {
         return s && s->page && s->state >= SESSION_SEALED && s->state <= SESSION_SETTLING;
 }
 
-/* Which seq each rank must be cut at or after; wakes the copiers. */
+/* Which seq each rank must be cut at or after; wakes the copier of a run of one rank. */
 static void set_targets(struct run *run, struct run_waiter *w) {
         for (uint32_t i = 0; i < run->world; i++) {
                 bool updating;
                 struct session *s = run->sessions[i];
                 if (!session_cuttable(s))
                         continue;
+                struct cut_word word = session_word(s);
+                w->seq[i] = word.seq + (word.phase == CUT_UPDATING);
+                if (run->world > 1)
+                        continue; /* held first (hold.h) */
                 w->seq[i] = cut_request(s->page, &updating);
                 if (!updating)
                         session_ring(s);
-                (void) session_word(s);
         }
 }
 
@@ -273,8 +277,16 @@ static void take(struct run *run, const struct run_waiter *w) {
         }
 }
 
+static bool is_uncovered(const struct run *run, const struct run_waiter *w) {
+        for (uint32_t i = 0; i < run->world; i++)
+                if (!attempts_cover(run, i, w->seq[i]))
+                        return true;
+        return false;
+}
+
 void demand_pump(struct run *run) {
         uint64_t now_ns = loop_now(&run->agent->loop);
+        bool hold = false;
         for (size_t i = 0; i < RUN_WAITER_COUNT_MAX; i++) {
                 struct run_waiter *w = &run->waiters[i];
                 if (!w->used || w->tagging)
@@ -287,9 +299,13 @@ void demand_pump(struct run *run) {
                 else if (now_ns >= w->deadline_ns)
                         say_timeout(run, w);
                 else {
-                        take(run, w);
+                        if (run->world == 1)
+                                take(run, w);
+                        hold = hold || is_uncovered(run, w);
                         if (!w->wait && !w->internal)
                                 answer_taken(run, w);
                 }
         }
+        if (run->world > 1)
+                hold_pump(run, hold);
 }

@@ -6,6 +6,7 @@
 #include "agent/run.h"
 #include "agent/attempt.h"
 #include "agent/demand.h"
+#include "agent/hold.h"
 #include "agent/postmortem.h"
 #include "base/cleanup.h"
 #include "base/log.h"
@@ -877,7 +878,7 @@ static void sessions_check(struct run *run) {
 
 static bool needs_tick(const struct run *run) {
         if (run->stop.active || run->end.wanted || run->finish.count || run->start_pending ||
-            demand_pending(run) || run->open_after_ns)
+            demand_pending(run) || run->open_after_ns || hold_active(run) || attempts_uneven(run))
                 return true;
         for (uint32_t i = 0; i < SESSION_COUNT_MAX; i++)
                 if ((run->sessions[i] && (run->sessions[i]->state == SESSION_SETTLING ||

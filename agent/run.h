@@ -39,6 +39,21 @@ struct rank_cut {
         unsigned tries;
         struct saver_ending ending; /* of its trainer, where that was dead */
 };
+/* A demanded cut of several ranks (hold.h). */
+enum hold_state { HOLD_IDLE, HOLD_HOLDING, HOLD_GOING, HOLD_STATE_COUNT };
+enum hold_rank_state { HOLD_RANK_NONE, HOLD_RANK_ASKED, HOLD_RANK_HELD, HOLD_RANK_VOID };
+struct hold_rank {
+        enum hold_rank_state state;
+        int64_t step; /* HELD */
+};
+struct run_hold {
+        enum hold_state state;
+        uint32_t attempt; /* that all ranks are armed with */
+        unsigned tries;
+        int64_t step; /* to be held at, or later */
+        uint64_t deadline_ns, after_ns;
+        struct hold_rank ranks[SESSION_COUNT_MAX];
+};
 enum attempt_state {
         ATTEMPT_EMPTY,
         ATTEMPT_OPENING,
@@ -102,6 +117,7 @@ struct run {
         unsigned unretained;                /* commits since the last pruning was asked for */
         bool retaining, pumping, pump_again, fenced;
 
+        struct run_hold hold;
         struct run_waiter waiters[RUN_WAITER_COUNT_MAX];
         struct { /* cairn stop */
                 bool active, cut_demanded, termed;
@@ -161,6 +177,7 @@ bool run_session_in_flight(const struct run *run, const struct session *s);
 
 /* Told by sessions. */
 void run_session_cut(struct run *run, struct session *s, const struct saver_message *m);
+void run_session_held(struct run *run, struct session *s, const struct saver_message *m);
 void run_session_void(struct run *run, struct session *s, const struct saver_message *m);
 void run_session_written(struct run *run, struct session *s, const struct saver_message *m);
 void run_session_saver_lost(struct run *run, struct session *s, const struct cairn_error *error);

@@ -16,6 +16,7 @@
 #include <sys/socket.h>
 
 #define WAIT_NS (500 * NSEC_PER_MSEC)
+#define HOLD_LOOK_MS 10 /* how soon a hold sees that the gate's deadline expired */
 #define SEND_NS (30 * NSEC_PER_SEC)
 /* Storage that moves nothing for so long will not move. */
 #define STORAGE_NS (600 * NSEC_PER_SEC)
@@ -36,6 +37,8 @@ struct saver {
         int data_fd, manifest_fd;
         uint64_t take_seq; /* a cut at or after it is wanted; valid while take_wanted */
         bool take_wanted;
+        bool hold; /* it is a group's: held until all ranks are, at hold_step or later */
+        int64_t hold_step;
         struct saver_ending ending; /* the trainer's: all later cuts are post-mortem */
         uint64_t valid_seq;         /* of the newest valid cut */
         bool any_valid;
@@ -101,13 +104,18 @@ static int receive_message(struct saver *s, struct saver_message *m, struct wire
 
 /* ---- requests for a cut ---- */
 
-static bool wanted(const struct saver *s) {
-        return atomic_load(&s->page->wanted_seq) > atomic_load(&s->page->answered_seq);
+/* The present state is asked for; a request for a later one rings when it is there. */
+static bool due(const struct saver *s) {
+        if (!s->page)
+                return false;
+        uint64_t wanted_seq = atomic_load(&s->page->wanted_seq);
+        return wanted_seq > atomic_load(&s->page->answered_seq) &&
+               wanted_seq <= cut_read(s->page).seq;
 }
 
 /* While no cut can be taken the gate must not wait for one. */
-static void decline_if_wanted(struct saver *s) {
-        if (s->page && wanted(s))
+static void decline_if_due(struct saver *s) {
+        if (due(s))
                 cut_decline(s->page, CAIRN_ERR_BUSY);
 }
 
@@ -128,7 +136,7 @@ static int wait_for_ring(void *context, int ring_fd) {
                 return -1;
         if (fds[1].revents) {
                 clear_event(s);
-                decline_if_wanted(s);
+                decline_if_due(s);
         }
         if (fds[0].revents)
                 (void) !read(ring_fd, &count, sizeof count);
@@ -209,19 +217,66 @@ static bool may_claim(struct saver *s) {
         return s->claim_count++ < CUT_CLAIMS_PER_SEQ_MAX;
 }
 
+/* A look at what comes next, without taking it: any order but GO is carried out by the main loop,
+ * after the state was let go of. */
+static enum saver_verb next_verb(const struct saver *s, int timeout_ms) {
+        struct pollfd p = {.fd = s->socket, .events = POLLIN};
+        struct saver_message m = {.verb = SAVER_RELEASE};
+        if (poll(&p, 1, timeout_ms) <= 0)
+                return 0;
+        (void) !recv(s->socket, &m, sizeof m, MSG_PEEK | MSG_DONTWAIT);
+        return m.verb;
+}
+
+/* All ranks must stand at one step before any copies (copier.h). */
+static int wait_for_go(void *context, const struct copied *copied, struct cairn_error *reterr) {
+        struct saver *s = context;
+        struct saver_message m = {.verb = SAVER_HELD,
+                                  .error = CAIRN_ERROR_INIT,
+                                  .attempt = s->attempt,
+                                  .seq = copied->word.seq,
+                                  .step = copied->step};
+        uint64_t deadline_ns = clock_now(&clock_system) + SAVER_HOLD_NS;
+        TRY(send_message(s, &m));
+        while (clock_now(&clock_system) < deadline_ns && cut_copy_continue(s->page, copied->word)) {
+                enum saver_verb verb = next_verb(s, HOLD_LOOK_MS);
+                struct wire_fds fds = WIRE_FDS_INIT;
+                if (verb == SAVER_GO)
+                        return receive_message(s, &m, &fds);
+                if (verb)
+                        break;
+        }
+        return error_set(reterr, CAIRN_ERR_VOID, "hold the state", s->setup.run,
+                         "the other ranks were not level with step %lld in time",
+                         (long long) copied->step);
+}
+
+/* The state of a group's cut is a later one: its update's end rings. */
+static bool is_early(struct saver *s) {
+        if (!s->take_wanted || !s->hold || atomic_load(&s->page->last_step) >= s->hold_step)
+                return false;
+        decline_if_due(s);
+        cut_request_next(s->page);
+        return atomic_load(&s->page->last_step) <
+               s->hold_step; /* else it came before the request */
+}
+
 /* Take a cut if one is wanted and can be taken; else say so where somebody waits for the answer. */
 static int try_cut(struct saver *s) {
-        if (!s->page || (!wanted(s) && !s->take_wanted))
+        if (!due(s) && !(s->page && s->take_wanted))
                 return 0;
-        if (!s->armed || s->source.seal == 0 || !s->staging.base || !may_claim(s)) {
-                decline_if_wanted(s);
+        if (!s->armed || s->source.seal == 0 || !s->staging.base || is_early(s) || !may_claim(s)) {
+                decline_if_due(s);
                 return 0;
         }
         struct saver_message m = {.error = CAIRN_ERROR_INIT, .attempt = s->attempt};
         struct copied copied = {.payload = s->payload};
-        int r = copier_take(s->page, &s->source, &s->staging, s->take_wanted, &copied, &m.error);
+        const struct copier_hold go = {.wait = wait_for_go, .context = s};
+        const struct copier_hold *hold = s->take_wanted && s->hold ? &go : NULL;
+        int r = copier_take(s->page, &s->source, &s->staging, s->take_wanted, hold, &copied,
+                            &m.error);
         if (r == CAIRN_ERR_BUSY && !will_ring(s))
-                r = copier_take(s->page, &s->source, &s->staging, true, &copied, &m.error);
+                r = copier_take(s->page, &s->source, &s->staging, true, hold, &copied, &m.error);
         if (r == CAIRN_ERR_BUSY)
                 return 0; /* inside an update: its end rings */
         m.seq = copied.word.seq;
@@ -318,6 +373,7 @@ static int on_arm(struct saver *s, const struct saver_message *m, struct wire_fd
         s->manifest_fd = wire_fds_take(fds, 1);
         s->attempt = m->attempt;
         s->armed = s->data_fd >= 0 && s->manifest_fd >= 0;
+        s->take_wanted = s->take_wanted && !s->hold; /* that was for other files */
         return 0;
 }
 
@@ -331,10 +387,12 @@ static int on_disarm(struct saver *s, const struct saver_message *m) {
 static void on_take(struct saver *s, const struct saver_message *m) {
         s->ending = m->ending;
         /* A dead trainer's cut is asked for again only when the former one was not committed. */
-        if (s->any_valid && s->valid_seq >= m->seq && m->ending.kind == ENDING_ALIVE)
+        if (s->any_valid && s->valid_seq >= m->seq && m->ending.kind == ENDING_ALIVE && !m->hold)
                 return;
         s->take_seq = m->seq;
         s->take_wanted = true;
+        s->hold = m->hold;
+        s->hold_step = m->step;
 }
 
 static void close_files(struct saver *s) {
@@ -421,6 +479,11 @@ static int dispatch(struct saver *s, const struct saver_message *m, struct wire_
         case SAVER_TAKE:
                 on_take(s, m);
                 return 0;
+        case SAVER_RELEASE:
+                s->take_wanted = false;
+                if (s->page)
+                        cut_forget_next(s->page);
+                return 0;
         case SAVER_RESTORE:
                 return on_restore(s, m, fds);
         case SAVER_FILES:
@@ -471,7 +534,7 @@ static int serve(struct saver *s) {
                 clear_event(s);
         /* Is a cut wanted? Only then the messages: files that were sent before the request are
          * there when it is answered, or it would be declined. A later request rings. */
-        bool asked = s->page && wanted(s);
+        bool asked = due(s);
         TRY(receive_all(s, &any));
         if (preparing && !any && !asked)
                 prepare(s);

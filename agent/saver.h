@@ -20,6 +20,10 @@
  *                 wanted, even if it was answered
  *                 (declined, void) before; {ending}:
  *                 of a trainer that died
+ *     with {hold}: only the claim of a group's cut,  SAVER_HELD {attempt, seq, step}: the state
+ *                 at {step} or later                 stands still, nothing is copied
+ *   SAVER_GO      all ranks are held at one step     (then as below)
+ *   SAVER_RELEASE let go of it, want it no more      SAVER_VOID, where something was held
  *                                                      SAVER_CUT {attempt, seq, step}: copied
  *                                                      SAVER_VOID {seq, status}: still armed
  *                                                      SAVER_WRITTEN {status, step, bytes, uuid}:
@@ -27,6 +31,9 @@
  *   SAVER_DISARM                                       SAVER_DISARMED
  *   SAVER_RESTORE fds: plan, then SAVER_FILES          SAVER_RESTORED {status, bytes, ns}
  *                 fds: data
+ *
+ * While a state is held any order but GO lets go of it first. A hold ends by itself after
+ * SAVER_HOLD_NS, or when the gate's deadline expires.
  *
  * Claiming rule: a saver claims a request only when it is armed (files open), sealed with the
  * page's present seal_number and its staging is free; unarmed or writing it declines with BUSY; an
@@ -42,6 +49,7 @@
 #include "format/plan.h"
 
 #define SAVER_SOCKET_FD 3
+#define SAVER_HOLD_NS (30 * NSEC_PER_SEC)
 
 /* How the trainer stood when a cut was taken, as the manifest says it. */
 enum saver_ending_kind {
@@ -64,6 +72,9 @@ enum saver_verb {
         SAVER_SEALED,
         SAVER_ARM,
         SAVER_TAKE,
+        SAVER_HELD,
+        SAVER_GO,
+        SAVER_RELEASE,
         SAVER_DISARM,
         SAVER_DISARMED,
         SAVER_CUT,
@@ -86,6 +97,7 @@ struct saver_message {
         uint8_t data_uuid[16];
         bool warned; /* SAVER_WRITTEN, SAVER_RESTORED: fell back; `error` says why, once */
         uint64_t non_finite_count;
+        bool hold;                  /* SAVER_TAKE */
         struct saver_ending ending; /* SAVER_TAKE of a dead trainer; SAVER_CUT repeats it */
 };
 /* The saver's main: returns its exit status. */

@@ -341,6 +341,9 @@ void session_saver_message(struct session *s, const struct saver_message *m, str
                 answered(s);
                 run_session_cut(s->run, s, m);
                 break;
+        case SAVER_HELD:
+                run_session_held(s->run, s, m);
+                break;
         case SAVER_VOID:
                 s->take_seq = 0;
                 answered(s);
@@ -412,6 +415,24 @@ void session_take(struct session *s, uint64_t seq) {
                 return;
         if (s->agent->ops->saver_send(s, &m, NULL, 0) == 0)
                 s->take_seq = seq ? seq : 1;
+}
+
+int session_hold(struct session *s, int64_t step) {
+        struct saver_message m = message_new(s, SAVER_TAKE);
+        m.hold = true;
+        m.step = step;
+        s->take_seq = 0;
+        return s->agent->ops->saver_send(s, &m, NULL, 0);
+}
+
+void session_go(struct session *s) {
+        struct saver_message m = message_new(s, SAVER_GO);
+        (void) s->agent->ops->saver_send(s, &m, NULL, 0); /* lost with its saver: void */
+}
+
+void session_release(struct session *s) {
+        struct saver_message m = message_new(s, SAVER_RELEASE);
+        (void) s->agent->ops->saver_send(s, &m, NULL, 0);
 }
 
 void session_take_last(struct session *s) {

@@ -146,6 +146,10 @@ bool session_can_arm(const struct session *s);
 int session_arm(struct session *s, uint32_t attempt, int data_fd, int manifest_fd);
 void session_disarm(struct session *s);
 void session_take(struct session *s, uint64_t seq);
+/* A group's cut (hold.h): claim and hold the state at `step` or later; then one of the others. */
+int session_hold(struct session *s, int64_t step);
+void session_go(struct session *s);
+void session_release(struct session *s);
 /* Of a dead trainer: arm, order, start a saver where there is none, whatever comes next. */
 void session_take_last(struct session *s);
 void session_ring(struct session *s);

@@ -381,6 +381,20 @@ uint64_t cut_request(struct control_page *page, bool *ret_updating) {
         return seq;
 }
 
+void cut_request_next(struct control_page *page) {
+        uint64_t seq = cut_read(page).seq;
+
+        if (seq < SEQ_MAX)
+                raise_to(&page->wanted_seq, seq + 1);
+}
+
+void cut_forget_next(struct control_page *page) {
+        uint64_t wanted = CUT_LOAD(&page->wanted_seq);
+
+        if (wanted > cut_read(page).seq && wanted > CUT_LOAD(&page->answered_seq))
+                cut_decline(page, CAIRN_ERR_BUSY);
+}
+
 /* ---- copier ---- */
 
 /* The gate sleeps on the word, so an answer that is no claim changes the word as well: a wake alone
@@ -408,7 +422,7 @@ int cut_copy_begin(struct control_page *page, bool demanded, struct cut_word *re
         /* Alive and willing: a detached gate waits for it again. Otherwise a trainer without pauses
          * would win every race against a copier that never gets to its first chunk. */
         CUT_COUNT(&page->progress, 1);
-        if (word.phase != CUT_STABLE)
+        if (word.phase != CUT_STABLE || (!demanded && wanted > word.seq))
                 return CAIRN_ERR_BUSY;
 
         struct cut_word next = {word.seq, CUT_NEXT_ATTEMPT(word.attempt), CUT_COPYING};

@@ -154,6 +154,11 @@ int cut_update_end(struct control_page *page, int64_t step, uint64_t seal_number
  * for. The caller rings the copier's eventfd unless *ret_updating; the phase is read after
  * wanted_seq was raised, so that either it or update_end sees the other. */
 uint64_t cut_request(struct control_page *page, bool *ret_updating);
+/* The present state is not what is wanted, the next one may be: the end of the next update rings.
+ */
+void cut_request_next(struct control_page *page);
+/* The copier: nobody wants it any more, should it still be the next one. */
+void cut_forget_next(struct control_page *page);
 /* First outcome at or after `seq`: *ret_seq, status. CUT_NONE if there is none yet. */
 enum cut_outcome cut_outcome_find(const struct control_page *page, uint64_t seq, uint64_t *ret_seq,
                                   int *ret_status);
@@ -169,7 +174,7 @@ int cut_outcome_wait(struct control_page *page, uint32_t seen, uint64_t deadline
 /* ---- copier ---- */
 /* STABLE -> COPYING for an unanswered request (wanted_seq > answered_seq), or for `demanded`
  * whatever was answered before; then answers it. 0: claimed, *ret is the word now held. BUSY:
- * nothing wanted, or UPDATING (update_end will ring when wanted_seq > answered_seq, so a demand
+ * nothing wanted yet, or UPDATING (update_end will ring when wanted_seq > answered_seq, so a demand
  * also raises wanted_seq). */
 int cut_copy_begin(struct control_page *page, bool demanded, struct cut_word *ret);
 /* Answer without copying: stores answered_seq and the outcome DECLINED with `status` (unless the

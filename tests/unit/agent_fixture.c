@@ -113,6 +113,50 @@ static void say(struct fixture *f, size_t i, struct saver_message m) {
         session_saver_message(f->savers[i].session, &m, &none);
 }
 
+static void saver_done(struct fixture *f, size_t i, struct cut_word word) {
+        f->savers[i].armed = false;
+        f->savers[i].cut = true;
+        f->savers[i].word = word;
+        f->savers[i].step = atomic_load(&f->savers[i].session->page->last_step);
+        say(f, i,
+            (struct saver_message){.verb = SAVER_CUT,
+                                   .attempt = f->savers[i].attempt,
+                                   .seq = word.seq,
+                                   .step = f->savers[i].step});
+}
+
+/* Claims for a group's cut, waits for the word to go, or lets go. */
+static void saver_hold(struct fixture *f, size_t i) {
+        struct control_page *page = f->savers[i].session->page;
+        int64_t step = atomic_load(&page->last_step);
+        if (f->savers[i].held) {
+                struct cut_word word = f->savers[i].word;
+                bool lost = !cut_copy_continue(page, word);
+                if (f->savers[i].go && !lost) {
+                        f->savers[i].held = f->savers[i].hold = f->savers[i].go = false;
+                        MUST(cut_copy_end(page, word) == 0);
+                        saver_done(f, i, word);
+                } else if (f->savers[i].release || lost) {
+                        f->savers[i].held = f->savers[i].release = false;
+                        f->savers[i].hold = f->savers[i].hold && !lost;
+                        cut_copy_abandon(page, word);
+                        say(f, i,
+                            (struct saver_message){
+                                    .verb = SAVER_VOID, .status = CAIRN_ERR_VOID, .seq = word.seq});
+                }
+        } else if (step < f->savers[i].hold_step)
+                cut_request_next(page);
+        else if (cut_copy_begin(page, true, &f->savers[i].word) == 0) {
+                f->savers[i].held = true;
+                f->savers[i].release = f->savers[i].go = false;
+                say(f, i,
+                    (struct saver_message){.verb = SAVER_HELD,
+                                           .attempt = f->savers[i].attempt,
+                                           .seq = f->savers[i].word.seq,
+                                           .step = step});
+        }
+}
+
 /* What a saver does when it is armed: claims a request, copies nothing, writes nothing. */
 static void saver_cut(struct fixture *f, size_t i) {
         struct session *s = f->savers[i].session;
@@ -131,15 +175,7 @@ static void saver_cut(struct fixture *f, size_t i) {
                 return;
         }
         MUST(cut_copy_end(s->page, word) == 0);
-        f->savers[i].armed = false;
-        f->savers[i].cut = true;
-        f->savers[i].word = word;
-        f->savers[i].step = atomic_load(&s->page->last_step);
-        say(f, i,
-            (struct saver_message){.verb = SAVER_CUT,
-                                   .attempt = f->savers[i].attempt,
-                                   .seq = word.seq,
-                                   .step = f->savers[i].step});
+        saver_done(f, i, word);
 }
 
 static void saver_write(struct fixture *f, size_t i) {
@@ -181,7 +217,9 @@ static void saver_turn(void *context) {
                 } else if (f->savers[i].disarm) {
                         f->savers[i].disarm = f->savers[i].armed = false;
                         say(f, i, (struct saver_message){.verb = SAVER_DISARMED});
-                } else if (f->savers[i].armed)
+                } else if (f->savers[i].armed && (f->savers[i].hold || f->savers[i].held))
+                        saver_hold(f, i);
+                else if (f->savers[i].armed)
                         saver_cut(f, i);
                 else if (f->savers[i].cut && !f->saver_holds_write)
                         saver_write(f, i);
@@ -218,11 +256,23 @@ static int saver_send(struct session *s, const struct saver_message *m, const in
                 f->savers[i].armed = true;
                 f->savers[i].attempt = m->attempt;
                 f->savers[i].take = 0;
+                f->savers[i].hold = false;
                 f->arms++;
                 break;
         case SAVER_TAKE:
-                f->savers[i].take = m->seq;
+                f->savers[i].take = m->hold ? 0 : m->seq;
+                f->savers[i].hold = m->hold;
+                f->savers[i].hold_step = m->step;
+                f->savers[i].release = f->savers[i].held;
                 f->takes++;
+                break;
+        case SAVER_GO:
+                f->savers[i].go = true;
+                break;
+        case SAVER_RELEASE:
+                f->savers[i].release = f->savers[i].held;
+                f->savers[i].hold = false;
+                cut_forget_next(s->page);
                 break;
         case SAVER_DISARM:
                 f->savers[i].disarm = true;

@@ -54,6 +54,8 @@ struct fixture {
                 bool ready, ended, armed, cut, sealed, disarm;
                 uint32_t attempt;
                 uint64_t take;
+                bool hold, held, go, release; /* of a group's cut */
+                int64_t hold_step;
                 struct cut_word word;
                 int64_t step;
         } savers[8];

@@ -603,6 +603,64 @@ static void test_void_copies(void **state) {
         assert_int_equal(expect(SAVER_WRITTEN).status, 0);
 }
 
+static void hold(int64_t step) {
+        send_verb((struct saver_message){.verb = SAVER_TAKE, .hold = true, .step = step}, NULL, 0);
+}
+
+/* A group's cut: claimed, held without a byte copied, let go, held again at a later step, taken. */
+static void test_hold(void **state) {
+        struct cut_gate gate = {.deadline_duration_ns = NSEC_PER_MSEC};
+        struct saver_message m;
+        bool expired;
+        uint64_t seq;
+
+        start_saver(NULL);
+        arm(1);
+        seq = update(false);
+        memset(s.staging, 0xee, s.staging_bytes);
+        hold(0);
+        m = expect(SAVER_HELD);
+        assert_int_equal(m.seq, seq);
+        assert_int_equal(m.attempt, 1);
+        int64_t step = m.step;
+        assert_int_equal(cut_read(s.page).phase, CUT_COPYING);
+        assert_false(receive_within(&m, 50 * NSEC_PER_MSEC));
+        for (uint64_t i = 0; i < s.staging_bytes; i++)
+                assert_int_equal(s.staging[i], 0xee);
+        hold(step + 2); /* any order but GO lets go first */
+        assert_int_equal(expect(SAVER_VOID).status, CAIRN_ERR_VOID);
+        assert_int_equal(cut_read(s.page).phase, CUT_STABLE);
+        (void) update(false); /* not there yet; its end rings all the same */
+        assert_false(receive_within(&m, 50 * NSEC_PER_MSEC));
+        assert_int_equal(cut_read(s.page).phase, CUT_STABLE);
+        seq = update(false);
+        assert_int_equal(expect(SAVER_HELD).step, step + 2);
+        send_verb((struct saver_message){.verb = SAVER_RELEASE}, NULL, 0);
+        assert_int_equal(expect(SAVER_VOID).status, CAIRN_ERR_VOID);
+
+        hold(step + 3); /* nobody wants it any more: the next step is no cut */
+        while (atomic_load(&s.page->wanted_seq) <= seq)
+                clock_system.sleep_ns(NULL, NSEC_PER_MSEC);
+        send_verb((struct saver_message){.verb = SAVER_RELEASE}, NULL, 0);
+        while (atomic_load(&s.page->answered_seq) < atomic_load(&s.page->wanted_seq))
+                clock_system.sleep_ns(NULL, NSEC_PER_MSEC);
+        (void) update(false);
+        assert_false(receive_within(&m, 50 * NSEC_PER_MSEC));
+
+        hold(0); /* the gate does not wait for ever */
+        (void) expect(SAVER_HELD);
+        assert_int_equal(cut_update_begin(s.page, &gate, &clock_system, &expired), 0);
+        assert_true(expired);
+        (void) expect(SAVER_VOID);
+        seq = update(false);
+        hold(0);
+        m = expect(SAVER_HELD);
+        send_verb((struct saver_message){.verb = SAVER_GO}, NULL, 0);
+        assert_int_equal(expect(SAVER_CUT).step, m.step);
+        assert_int_equal(expect(SAVER_WRITTEN).status, 0);
+        assert_int_equal(m.seq, seq);
+}
+
 static void test_unknown_seal_is_declined(void **state) {
         start_saver(NULL);
         arm(1);
@@ -709,7 +767,7 @@ int main(void) {
                 TEST(test_round_trip),          TEST(test_unarmed_declines),
                 TEST(test_void_copies),         TEST(test_unknown_seal_is_declined),
                 TEST(test_failed_writes),       TEST(test_kill_in_mid_write),
-                TEST(test_overflow_falls_back),
+                TEST(test_overflow_falls_back), TEST(test_hold),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
