@@ -543,8 +543,8 @@ static void arm(struct run *run, uint32_t rank) {
 
 /* ---- the pump ---- */
 
-/* A rank was cut and this one was not. It stands at the same step: it is told to follow. It went on,
- * because its files or its staging were not free in time: there is no such cut. A moment passes
+/* A rank was cut and this one was not. It stands at the same step: it is told to follow. It went
+ * on, because its files or its staging were not free in time: there is no such cut. A moment passes
  * first, for its saver's word that it was cut may be under way. */
 static void follow(struct run_attempt *a, uint32_t rank, const struct rank_cut *first) {
         struct run *run = a->run;
