@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "agent/run.h"
+#include "agent/session_parts.h"
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "format/plan.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+
+static void inventory_opened(void *context, const struct store_message *reply,
+                             struct wire_fds *fds) {
+        struct session *s = context;
+        struct reply_to to = s->restore.inventory_reply;
+        s->restore.inventory_reply = (struct reply_to){0};
+        if (reply->status < 0) {
+                session_note_error(s, "open checkpoint", &reply->error);
+                server_fail(&to, &reply->error);
+                return;
+        }
+        s->restore.world = reply->world;
+        s->restore.opened = true;
+        Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
+        Cairn__Control__InventoryReply m = CAIRN__CONTROL__INVENTORY_REPLY__INIT;
+        m.checkpoint =
+                (ProtobufCBinaryData){strlen(s->run->checkpoint), (uint8_t *) s->run->checkpoint};
+        m.step = s->run->checkpoint_step;
+        e.body_case = CAIRN__CONTROL__ENVELOPE__BODY_INVENTORY_REPLY;
+        e.inventory_reply = &m;
+        server_reply(&to, &e, fds->fds, fds->count ? 1 : 0);
+}
+
+int session_inventory(struct session *s, const struct reply_to *to, struct cairn_error *reterr) {
+        if (!*s->run->checkpoint)
+                return error_set(reterr, CAIRN_ERR_NOTFOUND, "open checkpoint", s->run->name,
+                                 "this generation starts from no checkpoint");
+        if (s->restore.inventory_reply.connection)
+                return error_set(reterr, CAIRN_ERR_API, "open checkpoint", s->run->name,
+                                 "it is being opened already");
+        struct store_message m = {.verb = STORE_RESTORE_OPEN};
+        memcpy(m.name, s->run->checkpoint, sizeof m.name);
+        s->restore.inventory_reply = *to;
+        int r = run_store_request(s->run, &m, inventory_opened, s, reterr);
+        if (r < 0)
+                s->restore.inventory_reply = (struct reply_to){0};
+        return r;
+}
+
+static void restore_fail(struct session *s, const struct cairn_error *error) {
+        session_note_error(s, "restore", error);
+        if (s->restore.reply.connection)
+                server_fail(&s->restore.reply, error);
+        s->restore.reply = (struct reply_to){0};
+        s->restore.wanted = false;
+        if (s->state == SESSION_RESTORING)
+                session_set_state(s, SESSION_SEALED);
+}
+
+static void restore_ask_files(struct session *s);
+
+static void restore_files(void *context, const struct store_message *reply, struct wire_fds *fds) {
+        struct session *s = context;
+        s->restore.files_pending = false;
+        if (s->state != SESSION_RESTORING)
+                return;
+        if (reply->status < 0) {
+                restore_fail(s, &reply->error);
+                return;
+        }
+        struct saver_message m = session_message(s, SAVER_FILES);
+        m.first = s->restore.files_sent;
+        m.count = (uint32_t) fds->count;
+        m.world = s->restore.world;
+        if (fds->count == 0 || s->agent->ops->saver_send(s, &m, fds->fds, fds->count) < 0)
+                return; /* the saver is gone: its successor begins anew */
+        s->restore.files_sent += (uint32_t) fds->count;
+        if (s->restore.files_sent < s->restore.world)
+                restore_ask_files(s);
+}
+
+static void restore_ask_files(struct session *s) {
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        struct store_message m = {.verb = STORE_RESTORE_FILES, .first = s->restore.files_sent};
+        uint32_t left = s->restore.world - s->restore.files_sent;
+        m.count = left < WIRE_FDS_MAX / 2 ? left : WIRE_FDS_MAX / 2;
+        m.world = s->restore.world;
+        memcpy(m.name, s->run->checkpoint, sizeof m.name);
+        s->restore.files_pending = true;
+        if (run_store_request(s->run, &m, restore_files, s, &error) < 0) {
+                s->restore.files_pending = false;
+                restore_fail(s, &error);
+        }
+}
+
+/* With a sealed saver: its staging is large enough, or a larger one is sealed first. */
+void session_restore_begin(struct session *s) {
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        struct session_restore *t = &s->restore;
+        if (!s->saver_sealed || t->files_pending)
+                return;
+        if (t->staging_bytes > s->staging_bytes) {
+                if (session_make_staging(s, t->staging_bytes, &error) < 0)
+                        restore_fail(s, &error);
+                else
+                        (void) session_send_seal(s);
+                return;
+        }
+        if (++t->tries > 3) {
+                (void) error_set(&error, CAIRN_ERR_PEER, "restore", s->run->name,
+                                 "savers died of it %u times", t->tries - 1);
+                restore_fail(s, &error);
+                return;
+        }
+        struct saver_message m = session_message(s, SAVER_RESTORE);
+        m.bytes = t->staging_bytes;
+        m.count = t->world;
+        m.world = t->world;
+        t->files_sent = 0;
+        if (s->agent->ops->saver_send(s, &m, &t->plan_fd, 1) == 0)
+                restore_ask_files(s);
+}
+
+int session_restore(struct session *s, const struct reply_to *to, const Cairn__Control__Restore *m,
+                    struct wire_fds *fds, struct cairn_error *reterr) {
+        struct session_restore *t = &s->restore;
+        uint64_t bytes, count;
+        if (s->state != SESSION_SEALED || !t->opened)
+                return error_set(reterr, CAIRN_ERR_API, "restore", s->run->name,
+                                 "the session is %s and the checkpoint %s",
+                                 session_state_name(s->state), t->opened ? "open" : "not open");
+        int fd = fds->count ? fds->fds[0] : -1;
+        TRY(wire_memfd_check(fd, MEMORY_SEALS | F_SEAL_WRITE, PLAN_HEADER_BYTES,
+                             plan_bytes(TENSOR_COUNT_MAX * 4), &bytes, reterr));
+        void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+        if (map == MAP_FAILED)
+                return error_set_errno(reterr, errno, "map restore plan", s->run->name);
+        const struct plan_range *ranges;
+        int r = plan_read(map, bytes, t->world, &ranges, &count, &t->staging_bytes, reterr);
+        (void) munmap(map, bytes);
+        TRY(r);
+        if (count != m->range_count)
+                return error_set(reterr, CAIRN_ERR_API, "restore", s->run->name,
+                                 "the plan has %llu ranges, the message says %llu",
+                                 (unsigned long long) count, (unsigned long long) m->range_count);
+        session_close_fd(&t->plan_fd);
+        t->plan_fd = wire_fds_take(fds, 0);
+        t->range_count = count;
+        t->reply = *to;
+        t->wanted = true;
+        t->tries = 0;
+        session_set_state(s, SESSION_RESTORING);
+        session_restore_begin(s);
+        return 0;
+}
+
+void session_saver_restored(struct session *s, const struct saver_message *m) {
+        struct session_restore *t = &s->restore;
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        if (s->state != SESSION_RESTORING)
+                return;
+        if (m->status < 0) {
+                restore_fail(s, &m->error);
+                return;
+        }
+        /* A second open of the same memory, for reading only. */
+        char path[64];
+        (void) snprintf(path, sizeof path, "/proc/self/fd/%d", s->staging_fd);
+        _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (fd < 0) {
+                (void) error_set_errno(&error, errno, "hand out staging", s->run->name);
+                restore_fail(s, &error);
+                return;
+        }
+        t->wanted = false;
+        t->bytes = m->bytes;
+        t->read_ns = m->duration_ns;
+        Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
+        Cairn__Control__RestoreReady ready = CAIRN__CONTROL__RESTORE_READY__INIT;
+        ready.bytes = t->bytes;
+        ready.read_ns = t->read_ns;
+        e.body_case = CAIRN__CONTROL__ENVELOPE__BODY_RESTORE_READY;
+        e.restore_ready = &ready;
+        server_reply(&t->reply, &e, &fd, 1);
+        t->reply = (struct reply_to){0};
+        log_event(LOG_LEVEL_INFO, "run=%s rank=%u restored_bytes=%llu read_ms=%llu checkpoint=%s",
+                  s->run->name, s->rank, (unsigned long long) t->bytes,
+                  (unsigned long long) (t->read_ns / NSEC_PER_MSEC), s->run->checkpoint);
+}
+
+int session_restore_done(struct session *s, const struct reply_to *to, int status,
+                         struct cairn_error *reterr) {
+        if (s->state == SESSION_ACTIVE) { /* the page said so first */
+                server_done_reply(to);
+                return 0;
+        }
+        if (s->state != SESSION_SEALED && s->state != SESSION_RESTORING)
+                return error_set(reterr, CAIRN_ERR_API, "end restore", s->run->name,
+                                 "the session is %s", session_state_name(s->state));
+        session_close_fd(&s->restore.plan_fd);
+        if (status < 0) {
+                log_event(LOG_LEVEL_WARNING, "run=%s rank=%u restore=failed status=%s",
+                          s->run->name, s->rank, status_name(status));
+                if (s->state == SESSION_RESTORING)
+                        session_set_state(s, SESSION_SEALED);
+        } else
+                session_set_state(s, SESSION_ACTIVE);
+        server_done_reply(to);
+        return 0;
+}

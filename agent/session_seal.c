@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "agent/budget.h"
+#include "agent/run.h"
+#include "agent/session_parts.h"
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "format/layout.h"
+#include <errno.h>
+
+#define SESSION_INVENTORY_ARENA (4 * GiB)
+
+static int take_slabs(struct session *s, const Cairn__Control__SlabBatch *m, struct wire_fds *fds,
+                      struct cairn_error *reterr) {
+        if (m->n_bytes != fds->count || m->n_kind != fds->count || m->n_bytes == 0)
+                return error_set(reterr, CAIRN_ERR_API, "take slabs", s->run->name,
+                                 "%zu sizes, %zu kinds and %zu descriptors", m->n_bytes, m->n_kind,
+                                 fds->count);
+        if (m->first_slab > SLAB_COUNT_MAX || fds->count > SLAB_COUNT_MAX - m->first_slab)
+                return error_set(reterr, CAIRN_ERR_API, "take slabs", s->run->name,
+                                 "more than %d slabs", SLAB_COUNT_MAX);
+        bool known = m->first_slab + fds->count <= s->slab_count;
+        if (m->first_slab != s->slab_count && !known)
+                return error_set(reterr, CAIRN_ERR_API, "take slabs", s->run->name,
+                                 "slab %u follows %u", m->first_slab, s->slab_count);
+        for (size_t i = 0; i < fds->count; i++) {
+                if (m->kind[i] != 1)
+                        return error_set(reterr, CAIRN_ERR_UNSUPPORTED, "take slabs", s->run->name,
+                                         "slab %zu is of kind %u; this agent copies host memory "
+                                         "only",
+                                         m->first_slab + i, m->kind[i]);
+                if (m->bytes[i] > SLAB_BYTES_MAX)
+                        return error_set(reterr, CAIRN_ERR_API, "take slabs", s->run->name,
+                                         "a slab has at most %llu bytes",
+                                         (unsigned long long) SLAB_BYTES_MAX);
+                uint64_t bytes;
+                TRY(wire_memfd_check(fds->fds[i], MEMORY_SEALS, m->bytes[i], m->bytes[i], &bytes,
+                                     reterr));
+        }
+        if (known) /* sent again after a reconnection: the same memory */
+                return 0;
+        uint32_t first = s->slab_count;
+        for (size_t i = 0; i < m->n_bytes; i++, s->slab_count++) {
+                s->slab_fds[s->slab_count] = wire_fds_take(fds, i);
+                s->slab_bytes[s->slab_count] = m->bytes[i];
+                s->slab_kinds[s->slab_count] = m->kind[i];
+        }
+        if (s->saver_ready)
+                (void) session_send_slabs(s, first);
+        return 0;
+}
+
+int session_slabs(struct session *s, const struct reply_to *to, const Cairn__Control__SlabBatch *m,
+                  struct wire_fds *fds, struct cairn_error *reterr) {
+        s->slab_error = (struct cairn_error) CAIRN_ERROR_INIT;
+        int r = take_slabs(s, m, fds, &s->slab_error);
+        if (r == 0)
+                server_done_reply(to);
+        else if (reterr)
+                *reterr = s->slab_error;
+        return r;
+}
+
+static uint64_t staging_used(const struct agent *a) {
+        uint64_t sum = 0;
+        for (size_t i = 0; i < SESSION_COUNT_MAX; i++)
+                if (a->sessions[i] && a->sessions[i]->staging_fd >= 0)
+                        sum += a->sessions[i]->staging_bytes;
+        return sum;
+}
+
+int session_make_staging(struct session *s, uint64_t bytes, struct cairn_error *reterr) {
+        struct budget b;
+        session_close_fd(&s->staging_fd);
+        budget_read(s->agent->config.staging_bytes_max, staging_used(s->agent), &b);
+        TRY(budget_check(&b, bytes, reterr));
+        TRY(wire_memfd_create("cairn-staging", bytes, &s->staging_fd, reterr));
+        s->staging_bytes = bytes;
+        return wire_memfd_seal(s->staging_fd, MEMORY_SEALS, reterr);
+}
+
+/* Only the size of the image is needed here; the saver checks what it copies. The bytes are taken
+ * over first: their owner could change them while they are parsed. */
+static int parse_inventory(struct session *s, int fd, const Cairn__Control__Seal *m,
+                           uint64_t *ret_image_bytes, uint64_t *ret_host_bytes,
+                           struct cairn_error *reterr) {
+        uint64_t bytes;
+        TRY(wire_memfd_check(fd, MEMORY_SEALS, 1, INVENTORY_BYTES_MAX, &bytes, reterr));
+        _cleanup_free_ unsigned char *copy = malloc(bytes);
+        if (!copy)
+                return error_set_errno(reterr, ENOMEM, "read inventory", s->run->name);
+        TRY(io_read_exact(&io_system, fd, copy, bytes, 0, "inventory", reterr));
+        struct arena arena;
+        struct file_content content;
+        uint64_t image;
+        arena_init(&arena, SESSION_INVENTORY_ARENA);
+        int r = file_read(copy, bytes, FILE_INVENTORY, "inventory", &arena, &content, reterr);
+        if (r == 0)
+                r = layout_assign(&content, s->rank, &arena, &image, reterr);
+        if (r == 0) {
+                *ret_image_bytes = image;
+                *ret_host_bytes = content.inventory->host_state_bytes;
+                s->tensor_count = content.tensor_count;
+                if (content.inventory->seal != m->seal ||
+                    content.inventory->slab_count > s->slab_count)
+                        r = error_set(
+                                reterr, CAIRN_ERR_MISMATCH, "read inventory", s->run->name,
+                                "it is of seal %llu with %u slabs; the message says %llu, and "
+                                "%u slabs were handed over",
+                                (unsigned long long) content.inventory->seal,
+                                content.inventory->slab_count, (unsigned long long) m->seal,
+                                s->slab_count);
+                for (uint32_t i = 0; r == 0 && i < content.inventory->n_slab_bytes; i++)
+                        if (i >= s->slab_count ||
+                            content.inventory->slab_bytes[i] != s->slab_bytes[i])
+                                r = error_set(reterr, CAIRN_ERR_MISMATCH, "read inventory",
+                                              s->run->name, "slab %u has another size", i);
+        }
+        arena_done(&arena);
+        return r;
+}
+
+static void answer_sealed(struct session *s) {
+        Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
+        Cairn__Control__Sealed m = CAIRN__CONTROL__SEALED__INIT;
+        m.seal = s->seal;
+        m.staging_bytes = s->staging_bytes;
+        m.gate_deadline_ns = s->gate_deadline_ns;
+        e.body_case = CAIRN__CONTROL__ENVELOPE__BODY_SEALED;
+        e.sealed = &m;
+        server_reply(&s->seal_reply, &e, NULL, 0);
+        s->seal_reply = (struct reply_to){0};
+}
+
+int session_seal(struct session *s, const struct reply_to *to, const Cairn__Control__Seal *m,
+                 struct wire_fds *fds, struct cairn_error *reterr) {
+        if (s->state != SESSION_WELCOMED && s->state != SESSION_ACTIVE &&
+            s->state != SESSION_SEALED)
+                return error_set(reterr, CAIRN_ERR_API, "seal", s->run->name, "the session is %s",
+                                 session_state_name(s->state));
+        if (s->slab_error.status) {
+                *reterr = s->slab_error;
+                return reterr->status;
+        }
+        s->seal_reply = *to;
+        if (m->seal == s->seal && s->saver_sealed) { /* again after a reconnection */
+                answer_sealed(s);
+                return 0;
+        }
+        uint64_t image = 0, payload = 0, host = 0;
+        int r = fds->count == 2 ? parse_inventory(s, fds->fds[0], m, &image, &payload, reterr)
+                                : error_set(reterr, CAIRN_ERR_API, "seal", s->run->name,
+                                            "two descriptors are needed");
+        if (r == 0 && payload > HOST_STATE_BYTES_MAX)
+                r = error_set(reterr, CAIRN_ERR_API, "seal", s->run->name,
+                              "host state has at most %llu bytes",
+                              (unsigned long long) HOST_STATE_BYTES_MAX);
+        if (r == 0)
+                r = wire_memfd_check(fds->fds[1], MEMORY_SEALS, host_state_bytes(payload),
+                                     host_state_bytes(HOST_STATE_BYTES_MAX), &host, reterr);
+        /* A write in flight reads the old staging, which its saver has mapped: a new one anyway. */
+        if (r == 0 && (s->staging_fd < 0 || s->staging_bytes < image || s->writing))
+                r = session_make_staging(s, image > s->staging_bytes ? image : s->staging_bytes,
+                                         reterr);
+        if (r < 0) {
+                s->seal_reply = (struct reply_to){0};
+                return r;
+        }
+        session_close_fd(&s->inventory_fd);
+        session_close_fd(&s->host_fd);
+        s->inventory_fd = wire_fds_take(fds, 0);
+        s->host_fd = wire_fds_take(fds, 1);
+        s->seal = m->seal;
+        s->image_bytes = image;
+        s->host_bytes = host;
+        session_set_state(s, s->state == SESSION_WELCOMED ? SESSION_SEALING : SESSION_RESEALING);
+        if (s->saver_ready)
+                (void) session_send_seal(s);
+        return 0;
+}
+
+void session_saver_sealed(struct session *s, const struct saver_message *m) {
+        if (m->seal != s->seal)
+                return;
+        if (m->status < 0) {
+                session_note_error(s, "seal", &m->error);
+                session_fail_pending(s, &m->error);
+                if (s->dead)
+                        s->postmortem = POSTMORTEM_OVER;
+                return;
+        }
+        s->saver_sealed = true;
+        s->copy_rate = m->rate_bytes_per_sec ? m->rate_bytes_per_sec : s->copy_rate;
+        s->gate_deadline_ns = GATE_DEADLINE_NS_MIN;
+        if (s->copy_rate) {
+                __uint128_t wait = (__uint128_t) 2 * s->image_bytes * NSEC_PER_SEC / s->copy_rate;
+                if (wait > s->gate_deadline_ns)
+                        s->gate_deadline_ns =
+                                wait < UINT64_MAX / 4 ? (uint64_t) wait : UINT64_MAX / 4;
+        }
+        log_event(LOG_LEVEL_INFO,
+                  "run=%s rank=%u sealed=%llu tensors=%llu image_bytes=%llu staging_bytes=%llu "
+                  "gate_deadline_ms=%llu copy_bytes_per_sec=%llu",
+                  s->run->name, s->rank, (unsigned long long) s->seal,
+                  (unsigned long long) s->tensor_count, (unsigned long long) s->image_bytes,
+                  (unsigned long long) s->staging_bytes,
+                  (unsigned long long) (s->gate_deadline_ns / NSEC_PER_MSEC),
+                  (unsigned long long) s->copy_rate);
+        if (s->state == SESSION_SEALING)
+                session_set_state(s, s->reattached && cut_read(s->page).seq > 0 ? SESSION_ACTIVE
+                                                                                : SESSION_SEALED);
+        else if (s->state == SESSION_RESEALING)
+                session_set_state(s, SESSION_ACTIVE);
+        if (s->seal_reply.connection)
+                answer_sealed(s);
+        if (s->restore.wanted)
+                session_restore_begin(s);
+}
