@@ -166,7 +166,9 @@ void attempts_doom_all(struct run *run, const struct cairn_error *error) {
 static void discarded(void *context, const struct store_message *reply, struct wire_fds *fds) {
         struct run_attempt *a = context;
         (void) fds;
-        if (reply->status < 0 && reply->status != CAIRN_ERR_NOTFOUND)
+        /* With its folder, its run or its store it is gone, too. */
+        if (reply->status < 0 && reply->status != CAIRN_ERR_NOTFOUND &&
+            reply->status != CAIRN_ERR_MISMATCH)
                 log_error(LOG_LEVEL_WARNING, "discard attempt", &reply->error);
         attempt_clear(a->run, a);
 }
@@ -444,6 +446,16 @@ static void open_failed(struct run_attempt *a, const struct cairn_error *error) 
 
 static void ask_files(struct run_attempt *a, uint32_t first);
 
+/* The run's folder was removed: nobody is told of a checkpoint that went with it. */
+static void forget_committed(struct run *run) {
+        log_event(LOG_LEVEL_WARNING,
+                  "run=%s generation=%llu folder=made_again reason=\"it was removed\"", run->name,
+                  (unsigned long long) run->generation);
+        run->committed_step = -1;
+        run->committed_bytes = run->committed_ns = 0;
+        run->committed_name[0] = 0;
+}
+
 static void opened(void *context, const struct store_message *reply, struct wire_fds *fds) {
         struct run_attempt *a = context;
         struct cairn_error error = reply->error;
@@ -465,6 +477,8 @@ static void opened(void *context, const struct store_message *reply, struct wire
                 ask_files(a, first + count);
                 return;
         }
+        if (reply->remade)
+                forget_committed(a->run);
         a->run->open_failures = 0;
         a->run->open_after_ns = 0;
         a->state = ATTEMPT_OPEN;

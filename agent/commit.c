@@ -116,9 +116,9 @@ static int check_usable(const struct attempt *a, const char *operation,
         if (a->doomed)
                 return error_set(reterr, CAIRN_ERR_STALE, operation, a->name,
                                  "a write or sync of this attempt failed; take a new one");
-        if (a->dir_fd < 0)
-                return error_set(reterr, CAIRN_ERR_STALE, operation, a->name,
-                                 "the attempt is gone: discarded, or taken over by a restart");
+        if (a->dir_fd < 0) /* a fence is found where a folder is opened */
+                return error_set(reterr, CAIRN_ERR_CANNOT_WRITE, operation, a->name,
+                                 "the attempt is gone: removed, or taken over by a restart");
         return 0;
 }
 
@@ -450,8 +450,8 @@ int commit_give_name(struct store_run *run, const char *from, const char *name, 
         if (rename_new(io, run->fd, from, name) == 0)
                 return 0;
         if (errno == ENOENT)
-                return error_set(reterr, CAIRN_ERR_STALE, "commit", from,
-                                 "the attempt is gone: a later restart has taken the run over");
+                return error_set(reterr, CAIRN_ERR_CANNOT_WRITE, "commit", from,
+                                 "the attempt is gone: removed, or taken over by a later restart");
         if (errno != EEXIST)
                 return error_set_errno(reterr, errno, "commit", name);
         int r = checkpoint_check(io, run->fd, name, run->run, false, NULL, &e);
@@ -500,7 +500,7 @@ static int find_committed(struct store_run *run, const struct attempt *a, struct
                 memcpy(ret->name, names.items[i], NAME_BYTES);
                 return 0;
         }
-        return error_set(reterr, CAIRN_ERR_STALE, "commit", a->name,
+        return error_set(reterr, CAIRN_ERR_CANNOT_WRITE, "commit", a->name,
                          "neither the attempt nor its checkpoint is there");
 }
 

@@ -524,6 +524,12 @@ static int judge(struct start *s, bool *ret_done, struct cairn_error *reterr) {
         TRY(open_run(s, reterr));
         TRY(lock_existing(s, reterr));
         TRY(look(s, reterr));
+        /* What it had is gone: that must not become a fresh start. */
+        if (s->scan.generation_max < s->request->generation_min)
+                return error_set(reterr, CAIRN_ERR_CANNOT_WRITE, "restart run", s->request->run,
+                                 "its folder in %.180s was removed while it was running, with its "
+                                 "checkpoints: put it back, or begin anew with --mode fresh",
+                                 s->store->path);
         *ret_done = s->verdict.finished;
         if (!*ret_done && !(s->verdict.choice && s->verdict.choice->is_attempt))
                 TRY(describe_choice(s, reterr));
@@ -617,6 +623,25 @@ static int retake_lock(struct store_run *run, struct cairn_error *reterr) {
         return r < 0 ? error_set_errno(reterr, -r, "lock run", run->run) : 0;
 }
 
+/* A folder that was put back may be an older copy, or another run's. */
+static int check_started(const struct store_run *run, uint64_t generation,
+                         struct cairn_error *reterr) {
+        const struct io_ops *io = run->store->io;
+        char name[NAME_BYTES];
+
+        name_generation_start(name, generation);
+        int fd = io->openat(io->context, run->fd, name, O_RDONLY, 0);
+        if (fd < 0 && errno != ENOENT)
+                return error_set_errno(reterr, errno, "open run", name);
+        if (fd < 0)
+                return error_set(reterr, CAIRN_ERR_CANNOT_WRITE, "open run", run->run,
+                                 "its folder in %.180s is not the one that was started (%s is "
+                                 "missing): put that one back, or stop the run and start it anew",
+                                 run->store->path, name);
+        (void) io->close(io->context, fd);
+        return 0;
+}
+
 int store_run_reopen(struct store *store, const char *run, uint64_t generation,
                      struct store_run *ret, struct cairn_error *reterr) {
         struct store_run opened = {.store = store, .fd = -1, .lock_fd = -1};
@@ -631,10 +656,37 @@ int store_run_reopen(struct store *store, const char *run, uint64_t generation,
         (void) snprintf(opened.run, sizeof opened.run, "%.*s", RUN_NAME_BYTES_MAX, run);
         TRY_GOTO(retake_lock(&opened, reterr), fail);
         TRY_GOTO(commit_check_fenced(&opened, generation, reterr), fail);
+        if (generation != UINT64_MAX) /* of nobody's */
+                TRY_GOTO(check_started(&opened, generation, reterr), fail);
         *ret = opened;
         return 0;
 fail:
         store_run_done(&opened);
+        return r;
+}
+
+int generation_remake(struct store *store, const char *run, uint64_t generation, uint32_t world,
+                      struct store_run *ret, struct cairn_error *reterr) {
+        struct start_request request = {.mode = START_FRESH, .world = world};
+        struct start s = {.store = store,
+                          .request = &request,
+                          .run = {.store = store, .fd = -1, .lock_fd = -1}};
+        int r;
+
+        (void) snprintf(request.run, sizeof request.run, "%s", run);
+        (void) snprintf(s.run.run, sizeof s.run.run, "%s", run);
+        TRY_GOTO(create_run(&s, reterr), fail);
+        s.scan.generation_max = generation - 1;
+        s.verdict.choice = NULL;
+        TRY_GOTO(claim(&s, reterr), fail);
+        TRY_GOTO(io_sync(store->io, s.run.fd, run, reterr), fail);
+        TRY_GOTO(link_start(&s, reterr), fail);
+        *ret = s.run;
+        run_scan_done(&s.scan);
+        return 0;
+fail:
+        store_run_done(&s.run);
+        run_scan_done(&s.scan);
         return r;
 }
 

@@ -22,6 +22,10 @@ int store_create_at(const struct io_ops *io, const struct clock_ops *clock, int 
  * for a predecessor that is being killed). STALE if `generation` is not the newest one. */
 int store_run_reopen(struct store *store, const char *run, uint64_t generation,
                      struct store_run *ret, struct cairn_error *reterr);
+/* The folder of a run that goes on was removed from its store: make it again, with the claim of
+ * that generation and no parent, so that what the trainers hold can be saved. */
+int generation_remake(struct store *store, const char *run, uint64_t generation, uint32_t world,
+                      struct store_run *ret, struct cairn_error *reterr);
 /* For a new agent that takes up a generation which it has not started: what the former one wrote
  * but did not commit is committed if it is whole, and else thrown away. No writer of the generation
  * may be left. Adds the newest checkpoint of the generation, and a note, to `ret`. */

@@ -20,8 +20,9 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
-enum { RUNS_MAX = 16, ATTEMPTS_MAX = 8 };
+enum { RUNS_MAX = 16, ATTEMPTS_MAX = 8, PLACE_BYTES = STORE_PATH_BYTES + RUN_NAME_BYTES_MAX + 2 };
 
 struct open_run {
         bool used,
@@ -64,27 +65,133 @@ static void close_run(struct child *c, struct open_run *r) {
         *r = (struct open_run){0};
 }
 
+/* ---- folders that people move ---- */
+
+enum place { PLACE_SAME, PLACE_GONE, PLACE_OTHER };
+
+/* Does the path still lead to the folder that is open? Only an answer counts: a storage that does
+ * not give one fails what is about to be done, with its own reason. */
+static enum place look_at_place(const char *path, int fd) {
+        struct stat there, opened;
+        char link[64], target[STORE_PATH_BYTES];
+        static const char removed[] = " (deleted)";
+        bool known = stat(path, &there) == 0;
+
+        if (!known && errno != ENOENT && errno != ENOTDIR && errno != ESTALE)
+                return PLACE_SAME;
+        if (fstat(fd, &opened) < 0 || opened.st_nlink == 0)
+                return PLACE_GONE;
+        if (known && there.st_dev == opened.st_dev && there.st_ino == opened.st_ino)
+                return PLACE_SAME;
+        /* Where a folder's links are not counted the kernel's name for it still tells. */
+        (void) snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        ssize_t bytes = readlink(link, target, sizeof target);
+        size_t end = sizeof removed - 1;
+        return bytes > (ssize_t) end && memcmp(target + bytes - end, removed, end) == 0
+                       ? PLACE_GONE
+                       : PLACE_OTHER;
+}
+
+/* A store that was put back or made anew is found by its path. */
+static void forget_moved_store(struct child *c) {
+        if (c->store.fd < 0 || look_at_place(c->store.path, c->store.fd) == PLACE_SAME)
+                return;
+        (void) close(c->store.fd);
+        c->store.fd = -1;
+}
+
+static enum place place_of(const struct child *c, const struct open_run *r,
+                           char path[PLACE_BYTES]) {
+        (void) snprintf(path, PLACE_BYTES, "%s/%s", c->store.path, r->run.run);
+        return look_at_place(path, r->run.fd);
+}
+
+/* What failed in a folder that is not at its place failed for that reason. */
+static int explain_place(const struct child *c, const struct open_run *r, const char *operation,
+                         struct cairn_error *reterr) {
+        char path[PLACE_BYTES], link[64], now_at[300] = "";
+        enum place place = place_of(c, r, path);
+
+        if (place == PLACE_SAME)
+                return 0;
+        if (place == PLACE_GONE)
+                return error_set(reterr, CAIRN_ERR_CANNOT_WRITE, operation, path,
+                                 "the run's folder was removed while the run goes on; the next "
+                                 "checkpoint makes it again, where the store is still there");
+        (void) snprintf(link, sizeof link, "/proc/self/fd/%d", r->run.fd);
+        (void) !readlink(link, now_at, sizeof now_at - 1);
+        return error_set(reterr, CAIRN_ERR_CANNOT_WRITE, operation, path,
+                         "the run's folder is not at its path any more, but at %s: move or mount "
+                         "it back; the run goes on, without checkpoints until then",
+                         now_at);
+}
+
+/* The run goes on and there is no folder of it at its path. With a store a new attempt makes it
+ * again; nothing is made where the store itself is gone. */
+static int find_missing(struct child *c, struct store_message *m, struct store_run *ret,
+                        struct cairn_error *reterr) {
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        char text[200];
+        int status = c->store.fd < 0 ? store_open(c->store.io, c->store.path, &c->store.fd, &e) : 0;
+
+        if (status < 0 && status != CAIRN_ERR_NOTFOUND && status != CAIRN_ERR_MISMATCH) {
+                *reterr = e;
+                return status;
+        }
+        if (status < 0)
+                return error_set(reterr, CAIRN_ERR_CANNOT_WRITE, "find store", c->store.path,
+                                 "the store is gone while the run goes on: mount it, put it back, "
+                                 "or make a new one (`cairn init`); the next checkpoint after that "
+                                 "commits (%s)",
+                                 error_format(&e, text, sizeof text));
+        if (m->verb != STORE_ATTEMPT_OPEN)
+                return error_set(reterr, CAIRN_ERR_CANNOT_WRITE, "find run", m->run,
+                                 "its folder in %.200s was removed while the run goes on; the next "
+                                 "checkpoint makes it again",
+                                 c->store.path);
+        TRY(generation_remake(&c->store, m->run, m->generation, m->world, ret, reterr));
+        m->remade = true;
+        return 0;
+}
+
 /* Generation 0: of nobody's, the run is locked for this request only. */
-static int open_run(struct child *c, const struct store_message *m, struct open_run **ret,
+static int open_run(struct child *c, struct store_message *m, struct open_run **ret,
                     struct cairn_error *reterr) {
         struct open_run *r = find_run(c, m->run);
+        char path[PLACE_BYTES];
 
-        if (r && (m->generation == 0 || r->generation == m->generation)) {
+        if (r && m->generation != 0 && r->generation != m->generation)
+                return error_set(reterr, CAIRN_ERR_STALE, "open run", m->run,
+                                 "the request is of another restart than the one that is running");
+        /* A checkpoint is not begun where nobody would look for it. */
+        bool begins = m->verb == STORE_ATTEMPT_OPEN;
+        enum place place = r && begins ? place_of(c, r, path) : PLACE_SAME;
+        if (place == PLACE_OTHER)
+                return explain_place(c, r, "open attempt", reterr);
+        if (place == PLACE_GONE) {
+                close_run(c, r);
+                r = NULL;
+        }
+        if (r) {
                 *ret = r;
                 return 0;
         }
-        if (r)
-                return error_set(reterr, CAIRN_ERR_STALE, "open run", m->run,
-                                 "the request is of another restart than the one that is running");
         r = find_free(c, m->run, reterr);
         if (!r)
                 return CAIRN_ERR_NOMEM;
+        struct cairn_error e = CAIRN_ERROR_INIT;
         int status = store_run_reopen(&c->store, m->run, m->generation ? m->generation : UINT64_MAX,
-                                      &r->run, reterr);
+                                      &r->run, &e);
+        bool missing = status == CAIRN_ERR_NOTFOUND || status == CAIRN_ERR_MISMATCH;
+        if (missing && m->generation != 0 && m->verb != STORE_DISCARD) {
+                e = (struct cairn_error) CAIRN_ERROR_INIT;
+                status = find_missing(c, m, &r->run, &e);
+        }
         if (status == CAIRN_ERR_BUSY && m->generation == 0)
                 return error_set(reterr, CAIRN_ERR_EXISTS, "lock run", m->run,
                                  "it is running under another agent: ask that one, on its machine "
                                  "and as its user, or wait for its end");
+        *reterr = e;
         if (status < 0)
                 return status;
         r->used = true;
@@ -132,13 +239,17 @@ static int do_start(struct child *c, struct store_message *m, struct cairn_error
         struct start_reply reply;
         struct store_run run;
         struct open_run *r = find_run(c, request.run);
+        char path[PLACE_BYTES];
         int lock_fd = -1;
 
-        if (r && request.is_restart) { /* the lock stays held from one generation to the next */
+        request.generation_min = request.is_restart ? m->generation : 0;
+        /* The lock stays held from one generation to the next. */
+        if (r && request.is_restart && place_of(c, r, path) == PLACE_SAME) {
                 lock_fd = r->run.lock_fd;
                 r->run.lock_fd = -1;
-                close_run(c, r);
         }
+        if (r && request.is_restart)
+                close_run(c, r);
         r = find_free(c, request.run, reterr);
         if (!r) {
                 if (lock_fd >= 0)
@@ -252,6 +363,8 @@ static int do_restore(struct child *c, struct store_message *m, struct cairn_err
 static int perform(struct child *c, struct store_message *m, struct cairn_error *reterr) {
         struct open_run *r = NULL;
 
+        m->remade = false;
+        forget_moved_store(c);
         if (m->verb == STORE_START)
                 return do_start(c, m, reterr);
         if (m->verb == STORE_RESTORE_OPEN || m->verb == STORE_RESTORE_FILES)
@@ -265,6 +378,9 @@ static int perform(struct child *c, struct store_message *m, struct cairn_error 
         TRY(open_run(c, m, &r, reterr));
         CAIRN_ASSERT(r);
         int result = do_on_run(c, r, m, reterr);
+        if (result < 0 && m->verb != STORE_DISCARD &&
+            explain_place(c, r, reterr->operation, reterr) < 0)
+                result = reterr->status;
         if (r->temporary)
                 close_run(c, r);
         return result;

@@ -14,6 +14,12 @@
  * what has happened reports it). One owner per kind of change: generation.c claims, fences, rolls
  * forward; commit.c creates attempts, publishes manifests, commits; retention.c renames to .trash
  * and deletes; marks.c writes marks. Nobody else changes a store.
+ *
+ * Folders that people move under a run that goes on. A checkpoint is begun only where the run's
+ * path leads to the folder that is open: moved away, it is refused with where the folder is now
+ * (CANNOT_WRITE); removed, the path is looked at anew: a copy that was put back is taken, a store
+ * without the run gets its folder with the generation again (generation_remake), and without a
+ * store the error says so. Whatever fails in a folder that is not at its place says that it is not.
  */
 #ifndef CAIRN_AGENT_STORE_H
 #define CAIRN_AGENT_STORE_H
@@ -54,8 +60,9 @@ struct start_request {
         char init_from[STORE_PATH_BYTES]; /* CKPT: directory name in this run, RUN/NAME, or a path
                                              to a checkpoint */
         uint32_t skip_newest;             /* crash-loop guard: pass over that many */
-        int64_t before_step;  /* the like, not 0: only steps before it, if there are any */
-        char overrides[4096]; /* "k=v\n..." as recorded in GEN */
+        uint64_t generation_min; /* of a restart: the generation that it follows must be there */
+        int64_t before_step;     /* the like, not 0: only steps before it, if there are any */
+        char overrides[4096];    /* "k=v\n..." as recorded in GEN */
 };
 struct start_reply {
         uint64_t generation;
@@ -193,6 +200,7 @@ struct store_message {
         uint32_t attempt, rank, world, reason, keep_last, first, count;
         uint64_t keep_every, bytes; /* RETAIN */
         bool dry_run;
+        bool remade; /* ATTEMPT_OPEN's reply: the run's folder was gone and is there again, empty */
         /* STORE_REOPEN by a new agent: nothing of the former one runs, finish what it left. Never
          * where
          * only the store process was replaced, whose agent's attempts live on. */

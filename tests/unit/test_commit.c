@@ -203,7 +203,8 @@ static void test_asking_again_reports_what_happened(void **state) {
         assert_int_equal(result.bytes, 2 * 8192);
         /* never there */
         assert_int_equal(attempt_reopen(&f->run, 1, 77, 2, &again, &f->e), 0);
-        assert_int_equal(attempt_commit(&f->run, &again, 0, "", &result, &f->e), CAIRN_ERR_STALE);
+        assert_int_equal(attempt_commit(&f->run, &again, 0, "", &result, &f->e),
+                         CAIRN_ERR_CANNOT_WRITE);
         assert_int_equal(attempt_discard(&f->run, &again, &f->e), 0);
         fixture_free(f);
 }

@@ -127,6 +127,119 @@ static void test_more_attempts_than_it_keeps_open(void **state) {
         fixture_free(f);
 }
 
+static void move(struct fixture *f, const char *from, const char *to) {
+        char old[PATH_MAX], new[PATH_MAX];
+        (void) snprintf(old, sizeof old, "%s/%s", f->folder, from);
+        (void) snprintf(new, sizeof new, "%s/%s", f->folder, to);
+        assert_int_equal(rename(old, new), 0);
+}
+
+static int remove_visited(const char *path, const struct stat *st, int type, struct FTW *place) {
+        return remove(path);
+}
+
+static void remove_tree(struct fixture *f, const char *name) {
+        char path[PATH_MAX];
+        (void) snprintf(path, sizeof path, "%s/%s", f->folder, name);
+        assert_int_equal(nftw(path, remove_visited, 16, FTW_DEPTH | FTW_PHYS), 0);
+}
+
+static int ask_attempt(int socket, enum store_verb verb, uint32_t attempt,
+                       struct store_message *m) {
+        *m = (struct store_message){
+                .verb = verb, .run = "run", .generation = 1, .world = 2, .attempt = attempt};
+        return ask(socket, m);
+}
+
+static int ask_restart(int socket, struct fixture *f) {
+        struct store_message m = {.verb = STORE_START, .generation = 1};
+        m.start = *fixture_request(f, START_FRESH);
+        m.start.is_restart = true;
+        return ask(socket, &m);
+}
+
+static void test_a_run_whose_folder_is_removed(void **state) {
+        struct fixture *f = fixture_new();
+        struct store_message m;
+        int socket;
+        pid_t pid = begin(f->path, &socket);
+
+        assert_int_equal(start(socket, f, "run"), 0);
+        assert_int_equal(ask_attempt(socket, STORE_ATTEMPT_OPEN, 1, &m), 0);
+        remove_tree(f, "store/run");
+        assert_int_equal(ask_attempt(socket, STORE_PUBLISH_MANIFEST, 1, &m),
+                         CAIRN_ERR_CANNOT_WRITE);
+        assert_non_null(strstr(m.error.object, "/store/run"));
+        /* Nothing is begun anew in place of what was lost. */
+        assert_int_equal(ask_restart(socket, f), CAIRN_ERR_CANNOT_WRITE);
+        assert_non_null(strstr(m.error.message, "removed"));
+        assert_false(fixture_has(f, ""));
+        /* What the trainers hold can be saved all the same. */
+        assert_int_equal(ask_attempt(socket, STORE_ATTEMPT_OPEN, 2, &m), 0);
+        assert_true(m.remade);
+        assert_true(fixture_has(f, "GEN-0001.start"));
+        assert_int_equal(ask_attempt(socket, STORE_COMMIT, 1, &m), CAIRN_ERR_CANNOT_WRITE);
+        assert_int_equal(ask_attempt(socket, STORE_DISCARD, 1, &m), 0);
+        assert_int_equal(ask_attempt(socket, STORE_ATTEMPT_OPEN, 3, &m), 0);
+        assert_false(m.remade);
+        assert_int_equal(ask_restart(socket, f), 0);
+        assert_int_equal(end(pid, socket), 0);
+        fixture_free(f);
+}
+
+static void test_a_store_that_is_removed(void **state) {
+        struct fixture *f = fixture_new();
+        struct store_message m;
+        int socket;
+        pid_t pid = begin(f->path, &socket);
+
+        assert_int_equal(start(socket, f, "run"), 0);
+        remove_tree(f, "store");
+        assert_int_equal(ask_attempt(socket, STORE_ATTEMPT_OPEN, 1, &m), CAIRN_ERR_CANNOT_WRITE);
+        assert_string_equal(m.error.object, f->path);
+        assert_non_null(strstr(m.error.message, "cairn init"));
+        assert_int_equal(ask_attempt(socket, STORE_PUBLISH_MANIFEST, 1, &m),
+                         CAIRN_ERR_CANNOT_WRITE);
+        /* An empty folder is a mount point without its file system. */
+        assert_int_equal(mkdir(f->path, 0755), 0);
+        assert_int_equal(ask_attempt(socket, STORE_ATTEMPT_OPEN, 1, &m), CAIRN_ERR_CANNOT_WRITE);
+        assert_false(fixture_has(f, ""));
+        assert_int_equal(store_create(&io_system, &clock_system, f->path, 1, &f->e), 0);
+        assert_int_equal(ask_attempt(socket, STORE_ATTEMPT_OPEN, 1, &m), 0);
+        assert_true(m.remade);
+        /* Another run of this agent finds the new store, too. */
+        assert_int_equal(start(socket, f, "other"), 0);
+        assert_int_equal(end(pid, socket), 0);
+        fixture_free(f);
+}
+
+static void test_a_store_that_is_moved(void **state) {
+        struct fixture *f = fixture_new();
+        struct store_message m;
+        int socket;
+        pid_t pid = begin(f->path, &socket);
+
+        assert_int_equal(start(socket, f, "run"), 0);
+        move(f, "store", "elsewhere");
+        assert_int_equal(ask_attempt(socket, STORE_ATTEMPT_OPEN, 1, &m), CAIRN_ERR_CANNOT_WRITE);
+        assert_non_null(strstr(m.error.message, "/elsewhere/run: move"));
+        assert_int_equal(access(f->path, F_OK), -1);
+        move(f, "elsewhere", "store");
+        assert_int_equal(ask_attempt(socket, STORE_ATTEMPT_OPEN, 1, &m), 0);
+        assert_false(m.remade);
+        /* The folder of another start of that name. */
+        remove_tree(f, "store/run");
+        assert_int_equal(fixture_start_mode(f, START_FRESH), 0);
+        store_run_done(&f->run);
+        char path[PATH_MAX];
+        (void) snprintf(path, sizeof path, "%s/run/GEN-0001.start", f->path);
+        assert_int_equal(unlink(path), 0);
+        assert_int_equal(ask_attempt(socket, STORE_ATTEMPT_OPEN, 2, &m), CAIRN_ERR_CANNOT_WRITE);
+        assert_non_null(strstr(m.error.message, "GEN-0001.start is missing"));
+        assert_int_equal(end(pid, socket), 0);
+        fixture_free(f);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_ends_with_its_agent),
@@ -134,6 +247,9 @@ int main(void) {
                 cmocka_unit_test(test_a_wrong_fault_point_is_told),
                 cmocka_unit_test(test_a_table_of_runs),
                 cmocka_unit_test(test_more_attempts_than_it_keeps_open),
+                cmocka_unit_test(test_a_run_whose_folder_is_removed),
+                cmocka_unit_test(test_a_store_that_is_removed),
+                cmocka_unit_test(test_a_store_that_is_moved),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
