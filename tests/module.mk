@@ -7,13 +7,15 @@ sim_SRC := $(wildcard tests/sim/test_*.c)
 # passfs needs libfuse; the tests that use it skip without.
 HAS_FUSE := $(shell $(PKG_CONFIG) --exists fuse3 2>/dev/null && echo yes)
 e2e_SRC := $(filter-out $(if $(HAS_FUSE),,tests/e2e/passfs.c),$(wildcard tests/e2e/*.c))
+# kill_driver is one program of several files.
+kill_PARTS := $(filter-out tests/e2e/kill_driver.c,$(wildcard tests/e2e/kill_*.c))
 bench_SRC := $(wildcard tests/bench/*.c)
 helper_SRC := $(filter-out $(unit_SRC) $(sim_SRC),$(wildcard tests/unit/*.c tests/sim/*.c))
 
 test_programs = $(patsubst %.c,$(BUILD)/%,$(1))
 UNIT := $(call test_programs,$(unit_SRC))
 SIM := $(call test_programs,$(sim_SRC))
-E2E_HELPERS := $(call test_programs,$(e2e_SRC))
+E2E_HELPERS := $(call test_programs,$(filter-out $(kill_PARTS),$(e2e_SRC)))
 BENCH := $(call test_programs,$(bench_SRC))
 E2E := $(filter-out tests/e2e/lib.sh tests/e2e/mounts.sh,$(wildcard tests/e2e/*.sh))
 # make check-unit TESTS="io log": only these
@@ -40,6 +42,8 @@ $(BUILD)/obj/tests/%.o: ROOM_CFLAGS = $(BLAS_CFLAGS)
 
 $(UNIT) $(SIM) $(filter-out %/passfs,$(E2E_HELPERS)) $(BENCH): $(BUILD)/%: $(BUILD)/obj/%.o $(HELPER_LIB) $(ALL_LIBS)
 	$(call link,$(CMOCKA_LIBS) $(BLAS_LIBS) $(PKG_LIBS))
+
+$(BUILD)/tests/e2e/kill_driver: $(call objects,$(kill_PARTS))
 
 $(BUILD)/tests/e2e/passfs: $(BUILD)/obj/tests/e2e/passfs.o
 	$(call link,-lfuse3)

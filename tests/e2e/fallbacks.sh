@@ -6,7 +6,7 @@
 # reads what the others wrote.
 . "$(dirname "$0")/mounts.sh"
 
-mount_passfs
+mount_passfs || skip "$why"
 args=(--steps 40 --seed 5 --dropout 0.1)
 base=$work/plain
 mkdir "$base"

@@ -6,7 +6,7 @@
 # and once the storage works again the next checkpoint commits without a restart of anything.
 . "$(dirname "$0")/mounts.sh"
 
-mount_passfs
+mount_passfs || skip "$why"
 CAIRN_STORE=$mounted/store
 start demo --every 20steps -- "${tiny[@]}" --steps 1000000 --step-ms 3
 output_of_demo=$output
