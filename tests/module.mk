@@ -58,7 +58,7 @@ $(BUILD)/tests/fuzz/seeds: $(call objects,tests/fuzz/seeds.c tests/unit/format_s
 export BUILD CC CXX
 TESTS_RUN = tests/run
 
-.PHONY: check-run check-unit check-sim check-fuzz check-e2e check-model check-lint check-kill check-headers check-includes
+.PHONY: check-run check-unit check-sim check-fuzz check-e2e check-model check-lint check-kill check-flat check-headers check-includes
 check-run: all $(UNIT) $(SIM) $(FUZZ) $(E2E_HELPERS)
 	@$(TESTS_RUN) $(UNIT) $(SIM) $(FUZZ) $(LINT) $(MODEL) $(E2E)
 check-unit: $(UNIT)
@@ -79,6 +79,9 @@ check-includes:
 	@$(TESTS_RUN) tests/lint/includes.sh
 check-kill: all $(E2E_HELPERS)
 	@ROUNDS='$(ROUNDS)' SEED='$(SEED)' BUILD='$(BUILD)' tests/e2e/kill.sh
+
+check-flat: all $(E2E_HELPERS)
+	@ROUNDS='$(ROUNDS)' BUILD='$(BUILD)' tests/e2e/flat.sh
 
 .PHONY: check-sanitized check-races
 check-sanitized: all $(UNIT) $(SIM) $(FUZZ) $(E2E_HELPERS)
