@@ -55,7 +55,7 @@ static int run_child(int argc, char **argv) {
                 if (argc != 2)
                         return fail_usage("%s takes no argument", argv[1]);
                 log_init("cairnd", LOG_LEVEL_INFO);
-                if (fault_init(getenv("CAIRN_FAULT"), &error) < 0)
+                if (fault_init_environment(&error) < 0)
                         return fail(&error);
                 return saver_main(SAVER_SOCKET_FD);
         }
@@ -148,7 +148,7 @@ int main(int argc, char **argv) {
         config_init(&config);
         if (read_flags(argc, argv, &config, &error) < 0)
                 return fail(&error);
-        if (fault_init(getenv("CAIRN_FAULT"), &error) < 0)
+        if (fault_init_environment(&error) < 0)
                 return fail(&error);
         log_init("cairnd", config.log_level);
         raise_file_limit();

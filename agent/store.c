@@ -479,8 +479,7 @@ int store_main(int socket, const char *path) {
         c->store = (struct store){.io = &io_system, .clock = &clock_system, .fd = -1};
         int length = snprintf(c->store.path, sizeof c->store.path, "%s", path);
         int code = status_exit_code(CAIRN_ERR_API);
-        if (length > 0 && (size_t) length < sizeof c->store.path &&
-            fault_init(getenv("CAIRN_FAULT"), &e) == 0)
+        if (length > 0 && (size_t) length < sizeof c->store.path && fault_init_environment(&e) == 0)
                 code = serve(c);
         for (size_t i = 0; i < RUNS_MAX; i++)
                 if (c->runs[i].used)

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/fault.h"
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/limits.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -33,6 +37,8 @@ static struct armed_fault {
 static size_t armed_count;
 static atomic_uint_least64_t passages[FAULT_COUNT];
 static atomic_bool fired;
+static char once_path[PATH_MAX]; /* "": each process fires by itself */
+static atomic_bool environment_read;
 bool fault_enabled;
 
 const char *fault_name(enum fault point) {
@@ -120,6 +126,7 @@ static const char *parse_fault(const char *text, const char *end, struct armed_f
 static void disarm(void) {
         fault_enabled = false;
         armed_count = 0;
+        once_path[0] = '\0';
         atomic_store(&fired, false);
         for (size_t i = 0; i < FAULT_COUNT; i++)
                 atomic_store(&passages[i], 0);
@@ -147,6 +154,33 @@ int fault_init(const char *specification, struct cairn_error *reterr) {
         return 0;
 }
 
+int fault_init_environment(struct cairn_error *reterr) {
+        const char *specification = getenv("CAIRN_FAULT"), *once = getenv("CAIRN_FAULT_ONCE");
+
+        if (!specification || !*specification || atomic_load(&environment_read))
+                return 0;
+        if (once && strlen(once) >= sizeof once_path)
+                return error_set(reterr, CAIRN_ERR_API, "parse CAIRN_FAULT_ONCE", "",
+                                 "the path is too long");
+        TRY(fault_init(specification, reterr));
+        (void) snprintf(once_path, sizeof once_path, "%s", once ? once : "");
+        atomic_store(&environment_read, true);
+        return 0;
+}
+
+/* May this passage fire? A file that cannot be made for another reason than that it is there is no
+ * reason to pass a test. */
+static bool claim(enum fault point, uint64_t passage) {
+        if (!once_path[0])
+                return true;
+        _cleanup_close_ int fd = open(once_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        if (fd < 0)
+                return errno != EEXIST;
+        (void) dprintf(fd, "%s:%llu pid %d\n", fault_name(point), (unsigned long long) passage,
+                       (int) getpid());
+        return true;
+}
+
 /* Only `error` returns something else than 0; a crash does not return. */
 static int perform(const struct armed_fault *fault) {
         switch (fault->action) {
@@ -172,7 +206,8 @@ int fault_hit(enum fault point) {
 
         for (size_t i = 0; i < armed_count; i++) {
                 if (armed[i].point != point ||
-                    (armed[i].passage != 0 && armed[i].passage != passage))
+                    (armed[i].passage != 0 && armed[i].passage != passage) ||
+                    !claim(point, passage))
                         continue;
                 atomic_store(&fired, true);
                 int result = perform(&armed[i]);

@@ -7,8 +7,14 @@
  * Switched on by $CAIRN_FAULT="point:n:action[:argument]" (comma separated), action = error
  * (argument: errno number, default EIO) | crash (SIGKILL to self) | stop (SIGSTOP to self) | delay
  * (argument: milliseconds). n counts from 1 per process; 0 means every passage. Off: one load and a
- * branch. Each process parses the variable once, in fault_init; unknown names are an error message
- * and exit status 64 of main. Tests sweep n = 1, 2, ... until fault_fired() stays false.
+ * branch. Each process parses the variable once, in fault_init_environment (a trainer in
+ * cairn_open); unknown names are an error message and exit status 64 of main.
+ *
+ * With $CAIRN_FAULT_ONCE=FILE one passage of one process fires, whichever is first: it creates FILE
+ * and writes its name into it before it acts, and while FILE exists nothing fires. Processes that
+ * are started anew inherit the specification, so that without it a crash would happen in each.
+ *
+ * Tests sweep n = 1, 2, ... until nothing fires: fault_fired() stays false, or FILE is not there.
  */
 #ifndef CAIRN_FAULT_H
 #define CAIRN_FAULT_H
@@ -48,6 +54,8 @@ enum fault {
 
 extern bool fault_enabled; /* any fault armed in this process */
 int fault_init(const char *specification, struct cairn_error *reterr); /* NULL or "": off */
+/* What the two variables say, the first time; before the process's threads pass a point. */
+int fault_init_environment(struct cairn_error *reterr);
 int fault_hit(enum fault point);
 bool fault_fired(void);
 const char *fault_name(enum fault point);

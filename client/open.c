@@ -3,6 +3,7 @@
  * cairn_open and cairn_close: who we are, where the agent is, what it decided.
  */
 #include "base/cleanup.h"
+#include "base/fault.h"
 #include "client/handle.h"
 #include "format/names.h"
 #include <errno.h>
@@ -256,6 +257,7 @@ static int open_session(struct cairn *c, const struct cairn_options *o,
                         struct cairn_error *reterr) {
         struct control control;
         guard_against_fork(c);
+        TRY(fault_init_environment(reterr));
         TRY(find_identity(c, o, reterr));
         TRY(device_host.open(0, &c->device, reterr));
         slabs_init(&c->slabs, c->device);

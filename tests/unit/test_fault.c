@@ -128,6 +128,71 @@ static void test_delay(void **state) {
         assert_true(fault_fired());
 }
 
+/* Two processes with the same environment; the file tells what fired, and whether. */
+static void pass_twice(void *argument) {
+        if (fault_init_environment(NULL) < 0)
+                _exit(1);
+        int first = fault_point(FAULT_COPY_CHUNK), second = fault_point(FAULT_COPY_CHUNK);
+        _exit(first == 0 && second == EIO ? 2 : first == 0 && second == 0 ? 3 : 4);
+}
+
+static void test_once_over_all_processes(void **state) {
+        char folder[200], path[256], content[64] = "";
+        int folder_fd = test_folder(folder, sizeof folder);
+
+        (void) snprintf(path, sizeof path, "%s/fired", folder);
+        (void) setenv("CAIRN_FAULT", "copy-chunk:2:error,copy-chunk:1:error:28", 1);
+        (void) setenv("CAIRN_FAULT_ONCE", path, 1);
+        assert_int_equal(WEXITSTATUS(test_in_child(pass_twice, NULL)), 4);
+        (void) unlink(path);
+        (void) setenv("CAIRN_FAULT", "copy-chunk:2:error", 1);
+        assert_int_equal(WEXITSTATUS(test_in_child(pass_twice, NULL)), 2);
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        assert_true(read(fd, content, sizeof content - 1) > 0);
+        assert_memory_equal(content, "copy-chunk:2 pid ", 17);
+        assert_int_equal(WEXITSTATUS(test_in_child(pass_twice, NULL)), 3);
+        (void) setenv("CAIRN_FAULT", "copy-chunk:3:error", 1);
+        (void) unlink(path);
+        assert_int_equal(WEXITSTATUS(test_in_child(pass_twice, NULL)), 3);
+        assert_int_equal(access(path, F_OK), -1);
+        /* A file that cannot be made lets it fire: better than a test that passes for nothing. */
+        (void) setenv("CAIRN_FAULT", "copy-chunk:2:error", 1);
+        (void) setenv("CAIRN_FAULT_ONCE", "/proc/nowhere/fired", 1);
+        assert_int_equal(WEXITSTATUS(test_in_child(pass_twice, NULL)), 2);
+        (void) close(fd);
+        (void) close(folder_fd);
+}
+
+static void read_environment(void *argument) {
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        int r = fault_init_environment(&e);
+        bool armed = fault_enabled;
+        /* The second time changes nothing, whatever the variables say by then. */
+        (void) setenv("CAIRN_FAULT", "nothing:1:error", 1);
+        _exit(r < 0                                      ? status_exit_code(e.status)
+              : armed && fault_init_environment(&e) == 0 ? 2
+                                                         : 3);
+}
+
+static void test_environment(void **state) {
+        static char long_path[8192];
+
+        (void) unsetenv("CAIRN_FAULT_ONCE");
+        (void) setenv("CAIRN_FAULT", "data-write:1:error", 1);
+        assert_int_equal(WEXITSTATUS(test_in_child(read_environment, NULL)), 2);
+        (void) setenv("CAIRN_FAULT", "data-write:1:explode", 1);
+        assert_int_equal(WEXITSTATUS(test_in_child(read_environment, NULL)), 64);
+        memset(long_path, 'a', sizeof long_path - 1);
+        (void) setenv("CAIRN_FAULT_ONCE", long_path, 1);
+        (void) setenv("CAIRN_FAULT", "data-write:1:error", 1);
+        assert_int_equal(WEXITSTATUS(test_in_child(read_environment, NULL)), 64);
+        (void) unsetenv("CAIRN_FAULT");
+        (void) unsetenv("CAIRN_FAULT_ONCE");
+        assert_int_equal(fault_init(NULL, NULL), 0);
+        assert_int_equal(fault_init_environment(NULL), 0);
+        assert_false(fault_enabled);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_off),
@@ -139,6 +204,8 @@ int main(void) {
                 cmocka_unit_test(test_crash),
                 cmocka_unit_test(test_stop),
                 cmocka_unit_test(test_delay),
+                cmocka_unit_test(test_once_over_all_processes),
+                cmocka_unit_test(test_environment),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -54,6 +54,13 @@ static void no_agent_is_69_and_says_what_to_do(void **state) {
         expect_failure(&o, CAIRN_ERR_UNREACHABLE, 69, "cairn run");
 }
 
+static void a_wrong_fault_point_is_told(void **state) {
+        struct cairn_options o = options();
+        (void) setenv("CAIRN_FAULT", "no-such-point:1:crash", 1);
+        expect_failure(&o, CAIRN_ERR_API, 64, "no such fault point");
+        (void) unsetenv("CAIRN_FAULT");
+}
+
 static void no_run_is_named(void **state) {
         struct cairn_options o = options();
         o.run = NULL;
@@ -188,6 +195,7 @@ static void options_of_other_sizes(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 TEST(no_agent_is_69_and_says_what_to_do),
+                TEST(a_wrong_fault_point_is_told),
                 TEST(no_run_is_named),
                 TEST(the_launchers_variables_are_read),
                 TEST(a_rank_that_waits_is_told_why),
