@@ -6,7 +6,8 @@
 # however it ends.
 #
 #     . "$(dirname "$0")/mounts.sh"
-#     mount_passfs || skip "$why"      # $mounted: a store that fails on command; $back: its real folder
+#     mount_passfs || skip "$why"      # $mounted: a store that fails on command; $back: its real folder,
+#                                      # a new one, or the one that is named
 #     weather write=EIO on=.data       # from now on (passfs.c lists the words); without words: all is well
 #     mount_image ext4 64              # $mounted: a file system of 64 MB in a file; false, $why: not here
 #     mount_tmpfs 8m                   # $mounted
@@ -35,7 +36,7 @@ next_mount() {
         mounted=$work/mount-$mount_count
         mkdir "$mounted"
 }
-mount_passfs() {
+mount_passfs() { # [folder]
         why=$CAIRN_E2E_MOUNTS
         case $why in *[!0-9]*) return 1 ;; esac
         why="passfs is not built: libfuse is missing (./setup check)"
@@ -43,8 +44,8 @@ mount_passfs() {
         why="/dev/fuse is not there: passfs cannot be mounted"
         [ -w /dev/fuse ] || return 1
         next_mount
-        back=$work/back-$mount_count
-        mkdir "$back"
+        back=${1:-$work/back-$mount_count}
+        mkdir -p "$back"
         : >"$work/weather"
         "$helpers/passfs" "$work/weather" "$back" "$mounted" >"$work/passfs.log" 2>&1 &
         passfs=$!
