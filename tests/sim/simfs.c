@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FD_BASE = 1000000, NAME_MAX_BYTES = 96, SECTOR = 512 };
+enum { FD_BASE = 1000000, NAME_MAX_BYTES = 96, SECTOR = 512, BLOCK = 4096 };
 
 struct entry {
         char name[NAME_MAX_BYTES];
@@ -60,9 +60,10 @@ struct simfs {
         void (*hook)(void *argument);
         void *hook_argument;
         enum simfs_sync (*policy)(const char *name, bool is_dir);
+        bool (*reuse)(const char *name);
         size_t late[16]; /* inodes whose sync waits for a rename */
         size_t late_count;
-        bool late_due; /* the rename was: by the call after it */
+        bool late_due; /* a directory's was: by the call after it */
 };
 
 uint64_t simfs_random(uint64_t *seed) {
@@ -254,15 +255,29 @@ static bool chance(uint64_t *seed) {
         return simfs_random(seed) & 1;
 }
 
+static void fill_stale(struct bytes *b, uint64_t from, uint64_t to, uint64_t *seed) {
+        for (uint64_t at = from; at < to; at++)
+                b->data[at] = (unsigned char) simfs_random(seed);
+}
+
+/* A device tears at its sectors, a page cache writes whole blocks back, in any order: both at
+ * offsets of the file, wherever the write began. */
 static void keep_torn(struct bytes *b, const struct write *w, uint64_t *seed) {
-        for (size_t at = 0; at < w->bytes.size; at += SECTOR) {
-                size_t size = w->bytes.size - at < SECTOR ? w->bytes.size - at : SECTOR;
+        uint64_t unit = chance(seed) ? SECTOR : BLOCK, end = w->offset + w->bytes.size;
+
+        /* The length may have reached the disk without the data: zeros, or what a file that was
+         * deleted left there. */
+        if (chance(seed) && end > b->size) {
+                uint64_t from = b->size > w->offset ? b->size : w->offset;
+                bytes_resize(b, end);
                 if (chance(seed))
-                        bytes_put(b, w->offset + at, w->bytes.data + at, size);
+                        fill_stale(b, from, end, seed);
         }
-        /* The length may have reached the disk without the data. */
-        if (chance(seed) && w->offset + w->bytes.size > b->size)
-                bytes_resize(b, w->offset + w->bytes.size);
+        for (uint64_t at = w->offset, next; at < end; at = next) {
+                next = (at / unit + 1) * unit < end ? (at / unit + 1) * unit : end;
+                if (chance(seed))
+                        bytes_put(b, at, w->bytes.data + (at - w->offset), next - at);
+        }
 }
 
 static void crash_file(struct inode *node, uint64_t *seed, enum simfs_order order) {
@@ -406,7 +421,8 @@ static int sim_openat(void *context, int dirfd, const char *path, int flags, mod
         if (!name[0] || strcmp(name, ".") == 0) {
                 inode = dir;
         } else if (entry) {
-                if ((flags & O_CREAT) && (flags & O_EXCL))
+                bool reuse = fs->reuse && fs->reuse(name);
+                if ((flags & O_CREAT) && (flags & O_EXCL) && !reuse)
                         return fail(EEXIST);
                 inode = entry->inode;
         } else if (flags & O_CREAT) {
@@ -488,7 +504,7 @@ static int sim_renameat(void *context, int olddirfd, const char *oldpath, int ne
             fs->inodes[taken->inode]->entries.count > 0)
                 return fail(ENOTEMPTY);
         change_dir(fs, dir, CHANGE_RENAME, name, target, entry->inode);
-        fs->late_due = fs->late_count > 0;
+        fs->late_due = fs->late_count > 0 && fs->inodes[entry->inode]->is_dir;
         return 0;
 }
 
@@ -736,6 +752,10 @@ bool simfs_failed(const struct simfs *fs) {
 void simfs_set_sync_policy(struct simfs *fs,
                            enum simfs_sync (*policy)(const char *name, bool is_dir)) {
         fs->policy = policy;
+}
+
+void simfs_set_reuse_policy(struct simfs *fs, bool (*reuse)(const char *name)) {
+        fs->reuse = reuse;
 }
 
 size_t simfs_open_count(const struct simfs *fs) {

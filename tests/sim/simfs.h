@@ -9,10 +9,11 @@
  *
  * Visible state and durable state are kept apart. A file's content becomes durable by fsync or
  * fdatasync of the file, a directory's entries by fsync of the directory; neither brings the other
- * along. At a crash each write since the last sync is kept, dropped or torn at 512 bytes, and each
- * directory operation kept or dropped: in order (a journal: everything up to some point) or any of
- * them (no promise at all). A rename within a directory is one operation. Descriptors and locks
- * die with the crash.
+ * along. At a crash each write since the last sync is kept, dropped or torn (some of its sectors of
+ * 512 bytes or blocks of 4 KiB are there, others hold what was there before; where the file grew,
+ * zeros or foreign bytes), and each directory operation kept or dropped: in order (a journal:
+ * everything up to some point) or any of them (no promise at all). A rename within a directory is
+ * one operation. Descriptors and locks die with the crash.
  *
  * A failed fsync of a file is final, as on Linux: what it should have written stays visible and is
  * never durable, while the next fsync succeeds.
@@ -28,7 +29,7 @@
 struct simfs;
 
 enum simfs_order { SIMFS_IN_ORDER, SIMFS_REORDER };
-/* What an fsync is worth, for planted bugs. */
+/* What an fsync is worth, for planted bugs; the rename is the next one of a directory. */
 enum simfs_sync { SIMFS_SYNC, SIMFS_SYNC_IGNORED, SIMFS_SYNC_AFTER_RENAME };
 
 struct simfs *simfs_new(void);
@@ -50,6 +51,8 @@ bool simfs_failed(const struct simfs *fs); /* it did */
 /* Called with the name under which the file was opened. */
 void simfs_set_sync_policy(struct simfs *fs,
                            enum simfs_sync (*policy)(const char *name, bool is_dir));
+/* Another: O_EXCL is forgotten, an old file of that name is opened as it is. */
+void simfs_set_reuse_policy(struct simfs *fs, bool (*reuse)(const char *name));
 size_t simfs_open_count(const struct simfs *fs);
 uint64_t simfs_random(uint64_t *seed); /* splitmix64 */
 

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The life of a run - a start, commits with retention, restarts, rolling forward, going back to a
- * step - crashed before every file operation, several times each, and with each operation failing.
+ * step - crashed before every file operation, several times each, and with each operation and each
+ * fault point of the store failing.
  * After every crash: the newest checkpoint is the last one reported or the one in work, all that is
  * found valid is valid to the last byte, nothing half-written has the name of a checkpoint, and a
  * new generation can start and commit. Some recoveries are crashed again.
  *
  * The same sweep must find planted bugs: an fsync of directories, manifests or records left out or
- * done late. SEED and ROUNDS (crashes for each operation) come from the environment.
+ * done late, a file that is reused while a saver that stalled holds it still. SEED and ROUNDS (crashes for each operation) come from the environment.
  */
 #include "agent/generation.h"
 #include "base/cleanup.h"
+#include "base/fault.h"
 #include "tests/sim/ranks.h"
 #include "tests/sim/simfs.h"
 
@@ -21,7 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORLD = 2, KEEP = 2, PRINTED_MAX = 5 };
+enum { WORLD = 2, KEEP = 2, PRINTED_MAX = 5, PLANTED_ROUNDS = 12 };
 static const char run_name[] = "run";
 
 struct key { /* of a checkpoint; generation 0: none */
@@ -86,7 +88,8 @@ static void promise(struct life *l, const char *doing, struct key next) {
 
 /* A verb ended. Only an injected fault, which happens once, may have made it fail. */
 static int expect_success(struct life *l, int r, const struct cairn_error *e) {
-        if (r < 0 && (!simfs_failed(l->fs) || l->failed))
+        bool injected = simfs_failed(l->fs) || fault_fired();
+        if (r < 0 && (!injected || l->failed))
                 violation(l, "it failed without a fault: %s", why(e));
         l->failed |= r < 0;
         return r;
@@ -137,6 +140,31 @@ static void commit(struct life *l, uint64_t generation, int64_t step, uint32_t a
         (void) expect_success(l, retention_run(&l->run, KEEP, NULL, &e), &e);
 }
 
+/* The store process was replaced and opens the attempt again; the saver that had its files first
+ * stalled, and writes into them when the checkpoint is there. */
+static void commit_beside_stalled(struct life *l, uint64_t generation, int64_t step,
+                                  uint32_t attempt) {
+        static const char late[] = "written by a saver that was given up long ago";
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        struct attempt a;
+        int fds[2] = {-1, -1};
+
+        l->doing = "opening files for a saver that stalls";
+        int r = attempt_open(&l->run, generation, attempt, WORLD, &a, &e);
+        if (expect_success(l, r, &e) == 0) {
+                (void) expect_success(l, attempt_open_rank(&a, &l->io, 0, &fds[0], &fds[1], &e),
+                                      &e);
+                attempt_done(&a, &l->io);
+        }
+        commit(l, generation, step, attempt);
+        l->doing = "writing late";
+        for (size_t i = 0; i < 2; i++)
+                if (fds[i] >= 0) {
+                        (void) l->io.pwrite(l->fs, fds[i], late, sizeof late, DATA_BLOCK_BYTES / 2);
+                        (void) l->io.close(l->fs, fds[i]);
+                }
+}
+
 /* All ranks acknowledge, and the leader dies. */
 static void attempt_only(struct life *l, uint64_t generation, int64_t step, uint32_t attempt) {
         struct ranks_cut cut = {.run = run_name,
@@ -179,7 +207,7 @@ static void live(struct life *l) {
                 violation(l, "the store cannot be made: %s", why(&e));
         restart(l, &g);
         commit(l, g, 10, 1);
-        commit(l, g, 20, 2);
+        commit_beside_stalled(l, g, 20, 2);
         commit(l, g, 30, 3);
         restart(l, &g);
         attempt_only(l, g, 40, 1);
@@ -315,12 +343,20 @@ static void before_call(void *argument) {
 
 /* ---- sweeps ---- */
 
-static void sweep_crashes(struct tally *tally,
-                          enum simfs_sync (*policy)(const char *name, bool is_dir)) {
+struct planted {
+        const char *name;
+        enum simfs_sync (*sync)(const char *name, bool is_dir);
+        bool (*reuse)(const char *name);
+};
+static const int errors[] = {EIO, ENOSPC};
+enum { ERRORS = sizeof errors / sizeof *errors };
+
+static void sweep_crashes(struct tally *tally, const struct planted *bug) {
         struct life l;
 
         life_init(&l, simfs_new(), tally, "beginning");
-        simfs_set_sync_policy(l.fs, policy);
+        simfs_set_sync_policy(l.fs, bug ? bug->sync : NULL);
+        simfs_set_reuse_policy(l.fs, bug ? bug->reuse : NULL);
         simfs_set_hook(l.fs, before_call, &l);
         live(&l);
         simfs_set_hook(l.fs, NULL, NULL);
@@ -329,26 +365,69 @@ static void sweep_crashes(struct tally *tally,
         l.fs = simfs_free(l.fs);
 }
 
-/* Each call fails once; what was reported in spite of it must survive a crash afterwards. */
-static void sweep_errors(struct tally *tally) {
-        static const int errors[] = {EIO, ENOSPC};
+/* What was reported in spite of an error must survive a crash afterwards. */
+static bool live_with_error(struct tally *tally, struct life *l, uint64_t n) {
+        live(l);
+        bool fired = simfs_failed(l->fs) || fault_fired();
+        simfs_fail(l->fs, 0, 0);
+        (void) fault_init(NULL, NULL);
+        tally->points = n;
+        tally->faults += fired;
+        for (uint64_t round = 0; fired && round < 4; round++)
+                crash(l, simfs_random(&tally->seed));
+        l->fs = simfs_free(l->fs);
+        return fired;
+}
 
-        for (size_t i = 0; i < 2; i++)
-                for (uint64_t n = 1;; n++) {
-                        struct life l;
+static void sweep_errors(struct tally *tally) {
+        struct life l;
+
+        for (size_t i = 0; i < ERRORS; i++) {
+                uint64_t n = 0;
+                do {
                         life_init(&l, simfs_new(), tally, "beginning");
-                        simfs_fail(l.fs, n, errors[i]);
-                        live(&l);
-                        bool fired = simfs_failed(l.fs);
-                        simfs_fail(l.fs, 0, 0);
-                        tally->points = n;
-                        for (uint64_t round = 0; fired && round < 4; round++)
-                                crash(&l, simfs_random(&tally->seed));
-                        l.fs = simfs_free(l.fs);
-                        if (!fired)
-                                break;
-                        tally->faults++;
+                        simfs_fail(l.fs, ++n, errors[i]);
+                } while (live_with_error(tally, &l, n));
+        }
+}
+
+/* Savers and trainers pass these (test_fault_sweep has all). A crash at a point is one before the
+ * next file operation. */
+static bool is_elsewhere(enum fault point) {
+        return point <= FAULT_MANIFEST_WRITE || point == FAULT_RESTORE_READ ||
+               point == FAULT_CLIENT_APPLY;
+}
+
+static bool sweep_points(struct tally *tally) {
+        bool all_fired = true;
+
+        printf("points:");
+        for (enum fault point = 0; point < FAULT_COUNT; point++) {
+                uint64_t before = tally->faults;
+                for (size_t i = 0; i < ERRORS; i++) {
+                        struct life l;
+                        uint64_t n = 0;
+                        do {
+                                char specification[80];
+                                (void) snprintf(specification, sizeof specification,
+                                                "%s:%" PRIu64 ":error:%d", fault_name(point), ++n,
+                                                errors[i]);
+                                life_init(&l, simfs_new(), tally, specification);
+                                (void) fault_init(specification, NULL);
+                        } while (live_with_error(tally, &l, n));
                 }
+                uint64_t fired = tally->faults - before;
+                if (fired > 0)
+                        printf(" %s %" PRIu64, fault_name(point), fired);
+                if ((fired == 0) != is_elsewhere(point)) {
+                        printf(" (%s: NOT AS LISTED)", fault_name(point));
+                        all_fired = false;
+                }
+        }
+        printf("\npoints: %" PRIu64 " errors, %" PRIu64 " crashes after them, %" PRIu64
+               " violations\n",
+               tally->faults, tally->crashes, tally->violations);
+        return all_fired;
 }
 
 /* ---- planted bugs ---- */
@@ -359,6 +438,10 @@ static enum simfs_sync no_directory_sync(const char *name, bool is_dir) {
 
 static enum simfs_sync no_manifest_sync(const char *name, bool is_dir) {
         return strstr(name, ".manifest") ? SIMFS_SYNC_IGNORED : SIMFS_SYNC;
+}
+
+static enum simfs_sync late_manifest_sync(const char *name, bool is_dir) {
+        return strstr(name, ".manifest") ? SIMFS_SYNC_AFTER_RENAME : SIMFS_SYNC;
 }
 
 static enum simfs_sync no_data_sync(const char *name, bool is_dir) {
@@ -375,15 +458,18 @@ static enum simfs_sync no_pending_directory_sync(const char *name, bool is_dir) 
         return is_dir && strncmp(name, ".pending", 8) == 0 ? SIMFS_SYNC_IGNORED : SIMFS_SYNC;
 }
 
-static const struct planted {
-        const char *name;
-        enum simfs_sync (*policy)(const char *name, bool is_dir);
-} planted[] = {
-        {"fsync of directories is ignored", no_directory_sync},
-        {"fsync of the pending directory is ignored", no_pending_directory_sync},
-        {"COMMIT is written before the manifests are synced", no_manifest_sync},
-        {"COMMIT is written before the data is synced", no_data_sync},
-        {"the rename comes before the fsync of COMMIT", late_record_sync},
+static bool reuse_rank_files(const char *name) {
+        return strncmp(name, "rank-", 5) == 0;
+}
+
+static const struct planted planted[] = {
+        {"fsync of directories is ignored", no_directory_sync, NULL},
+        {"fsync of the pending directory is ignored", no_pending_directory_sync, NULL},
+        {"fsync of the manifests is ignored", no_manifest_sync, NULL},
+        {"fsync of the data is ignored", no_data_sync, NULL},
+        {"COMMIT comes before the manifests are synced", late_manifest_sync, NULL},
+        {"the rename comes before the fsync of COMMIT", late_record_sync, NULL},
+        {"files of an attempt are reused", NULL, reuse_rank_files},
 };
 
 static uint64_t environment(const char *name, uint64_t otherwise) {
@@ -393,8 +479,8 @@ static uint64_t environment(const char *name, uint64_t otherwise) {
 
 int main(void) {
         uint64_t seed = environment("SEED", 1), rounds = environment("ROUNDS", 6);
-        struct tally crashes = {.seed = seed, .rounds = rounds}, errors = {.seed = seed};
-        bool failed = false;
+        struct tally crashes = {.seed = seed, .rounds = rounds}, failures = {.seed = seed},
+                     points = {.seed = seed};
 
         printf("SEED=%" PRIu64 " ROUNDS=%" PRIu64 "\n", seed, rounds);
         sweep_crashes(&crashes, NULL);
@@ -402,17 +488,20 @@ int main(void) {
                " while recovering), %" PRIu64 " recoveries, %" PRIu64 " violations\n",
                crashes.points, crashes.crashes, crashes.second_crashes, crashes.recoveries,
                crashes.violations);
-        sweep_errors(&errors);
+        sweep_errors(&failures);
         printf("errors: %" PRIu64 " calls failed, %" PRIu64 " crashes after them, %" PRIu64
                " violations\n",
-               errors.faults, errors.crashes, errors.violations);
+               failures.faults, failures.crashes, failures.violations);
+        bool failed = !sweep_points(&points);
         for (size_t i = 0; i < sizeof planted / sizeof *planted; i++) {
-                struct tally t = {
-                        .seed = seed, .rounds = rounds, .stop_at_first = true, .quiet = true};
-                sweep_crashes(&t, planted[i].policy);
+                struct tally t = {.seed = seed,
+                                  .rounds = rounds > PLANTED_ROUNDS ? rounds : PLANTED_ROUNDS,
+                                  .stop_at_first = true,
+                                  .quiet = true};
+                sweep_crashes(&t, &planted[i]);
                 failed |= t.violations == 0;
                 printf("planted: %s: %s after %" PRIu64 " crashes\n", planted[i].name,
                        t.violations ? "found" : "NOT FOUND", t.crashes);
         }
-        return failed || crashes.violations > 0 || errors.violations > 0;
+        return failed || crashes.violations > 0 || failures.violations > 0 || points.violations > 0;
 }

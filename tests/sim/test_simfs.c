@@ -30,8 +30,8 @@ static bool exists(struct disk *d, const char *name) {
 }
 
 /* What a crash of a copy leaves of `name`: -1 nothing, else its size. */
-static ssize_t after_crash(struct disk *d, uint64_t seed, enum simfs_order order, const char *name,
-                           char *content) {
+static ssize_t after_crash_up_to(struct disk *d, uint64_t seed, enum simfs_order order,
+                                 const char *name, char *content, size_t bytes) {
         struct disk copy = {.fs = simfs_clone(d->fs)};
         ssize_t size = -1;
 
@@ -40,9 +40,14 @@ static ssize_t after_crash(struct disk *d, uint64_t seed, enum simfs_order order
         copy.root = simfs_root(copy.fs);
         int fd = copy.io.openat(copy.fs, copy.root, name, O_RDONLY, 0);
         if (fd >= 0)
-                size = copy.io.pread(copy.fs, fd, content, 4096, 0);
+                size = copy.io.pread(copy.fs, fd, content, bytes, 0);
         copy.fs = simfs_free(copy.fs);
         return size;
+}
+
+static ssize_t after_crash(struct disk *d, uint64_t seed, enum simfs_order order, const char *name,
+                           char *content) {
+        return after_crash_up_to(d, seed, order, name, content, 4096);
 }
 
 static void test_what_was_synced_stays(void **state) {
@@ -86,6 +91,70 @@ static void test_unsynced_data_is_kept_dropped_and_torn(void **state) {
                         torn++;
         }
         assert_true(whole > 20 && dropped > 20 && torn > 20);
+        d.fs = simfs_free(d.fs);
+}
+
+/* A write of a block and a half at 300, over a durable block and a half of 'a': the tears lie at
+ * multiples of 512 and 4096 of the file, what was there stays, and where the file grew there may be
+ * anything. */
+static void test_tears_lie_at_sectors_and_blocks(void **state) {
+        enum { OLD = 6144, OFFSET = 300, BYTES = 9000, END = OFFSET + BYTES, BLOCK = 4096 };
+        static char content[16384], data[BYTES];
+        unsigned within_blocks = 0, only_between_blocks = 0, zeros = 0, foreign = 0;
+        struct disk d;
+
+        disk_init(&d);
+        memset(content, 'a', OLD);
+        memset(data, 'b', sizeof data);
+        int fd = create(&d, "file");
+        assert_int_equal(d.io.pwrite(d.fs, fd, content, OLD, 0), OLD);
+        assert_int_equal(d.io.fsync(d.fs, fd), 0);
+        assert_int_equal(d.io.fsync(d.fs, d.root), 0);
+        assert_int_equal(d.io.pwrite(d.fs, fd, data, sizeof data, OFFSET), sizeof data);
+        for (uint64_t seed = 0; seed < 400; seed++) {
+                unsigned at_sectors = 0, at_blocks = 0;
+                ssize_t size =
+                        after_crash_up_to(&d, seed, SIMFS_REORDER, "file", content, sizeof content);
+                assert_true(size >= OLD && size <= END);
+                for (ssize_t i = 1; i < OLD; i++) {
+                        if (content[i] != content[i - 1] && i != OFFSET) {
+                                assert_int_equal(i % 512, 0);
+                                at_sectors += i % BLOCK != 0;
+                                at_blocks += i % BLOCK == 0;
+                        }
+                        assert_true(content[i] == 'b' || content[i] == 'a');
+                }
+                within_blocks += at_sectors > 0;
+                only_between_blocks += at_blocks > 0 && at_sectors == 0;
+                for (ssize_t i = OLD; i < size; i++)
+                        if (content[i] != 'b') {
+                                zeros += content[i] == 0;
+                                foreign += content[i] != 0;
+                        }
+        }
+        assert_true(within_blocks > 20 && only_between_blocks > 20);
+        assert_true(zeros > 20 && foreign > 20);
+        d.fs = simfs_free(d.fs);
+}
+
+static bool any_name(const char *name) {
+        return true;
+}
+
+/* The planted bug: whoever still holds the old file writes into the new one. */
+static void test_a_reused_file_is_the_old_one(void **state) {
+        char content[4096];
+        struct disk d;
+
+        disk_init(&d);
+        int old = create(&d, "file");
+        assert_int_equal(d.io.openat(d.fs, d.root, "file", O_RDWR | O_CREAT | O_EXCL, 0644), -1);
+        simfs_set_reuse_policy(d.fs, any_name);
+        int fd = create(&d, "file");
+        assert_int_equal(d.io.pwrite(d.fs, fd, "new", 3, 0), 3);
+        assert_int_equal(d.io.pwrite(d.fs, old, "O", 1, 0), 1);
+        assert_int_equal(d.io.pread(d.fs, fd, content, 3, 0), 3);
+        assert_memory_equal(content, "Oew", 3);
         d.fs = simfs_free(d.fs);
 }
 
@@ -201,6 +270,8 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_what_was_synced_stays),
                 cmocka_unit_test(test_unsynced_data_is_kept_dropped_and_torn),
+                cmocka_unit_test(test_tears_lie_at_sectors_and_blocks),
+                cmocka_unit_test(test_a_reused_file_is_the_old_one),
                 cmocka_unit_test(test_names_need_the_sync_of_their_folder),
                 cmocka_unit_test(test_renames_are_atomic),
                 cmocka_unit_test(test_a_journal_keeps_the_order),
