@@ -7,7 +7,7 @@
  *     rendezvous_place_parse("etcd://a:2379,b:2379/jobs", store, run, &place, &e);
  *     rendezvous_new(&place, on_change, context, &r, &e);
  *     loop_watch(loop, &source, rendezvous_fd(r), EPOLLIN, ...);  // calls rendezvous_dispatch
- *     rendezvous_join(r, &self, deadline, on_joined, c, &e);      // the lease is renewed from now on
+ *     rendezvous_join(r, &self, deadline, on_joined, c, &e);      // the lease is renewed from then
  *     v = rendezvous_view(r);                                     // in on_change: who is there
  *     rendezvous_create(r, &generation, deadline, on_created, c, &e); // one of all succeeds
  *     rendezvous_put(r, n, "comm-0", bytes, count, deadline, on_put, c, &e);

@@ -1,24 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "agent/store_link.h"
+#include "agent/worker.h"
 #include "base/assert.h"
 #include "base/cleanup.h"
 #include "format/wire.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/pidfd.h>
 #include <sys/socket.h>
-#include <sys/timerfd.h>
-#include <sys/wait.h>
 
-enum { RUNS_MAX = 16, LOST_MAX = 8, CHILD_SOCKET_FD = 3 };
-#define RESPAWN_NS (200 * NSEC_PER_MSEC) /* after a child that died without one answer */
+enum { RUNS_MAX = 16 };
 #define REOPEN_TIMEOUT_NS (30 * NSEC_PER_SEC)
 
 struct item {
@@ -36,12 +30,7 @@ struct store_link {
         char path[STORE_PATH_BYTES];
         store_link_spawn spawn;
         void *spawn_context;
-        int epoll_fd, timer_fd;
-        int socket, pidfd;  /* -1: no child */
-        int lost[LOST_MAX]; /* pidfds of killed children that have not ended yet */
-        size_t lost_count;
-        bool answered; /* the present child, at least once */
-        uint64_t respawn_ns;
+        struct worker worker;
         bool in_flight;
         struct item current;
         uint64_t deadline_ns, last_id;
@@ -55,108 +44,18 @@ struct store_link {
 
 static int spawn_self(void *context, const char *path, int *ret_socket, int *ret_pidfd,
                       struct cairn_error *reterr) {
-        char *const arguments[] = {(char *) "cairnd", (char *) "--store-process",
-                                   (char *) (uintptr_t) path, NULL};
-        _cleanup_close_ int ours = -1, theirs = -1;
-        posix_spawn_file_actions_t actions;
-        posix_spawnattr_t attributes;
-        sigset_t none, all;
-        int pair[2];
-        pid_t pid;
-
-        if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-                return error_set_errno(reterr, errno, "start store process", path);
-        ours = pair[0];
-        theirs = pair[1];
-        (void) posix_spawn_file_actions_init(&actions);
-        (void) posix_spawnattr_init(&attributes);
-        (void) sigemptyset(&none);
-        (void) sigfillset(&all);
-        (void) posix_spawnattr_setsigmask(&attributes, &none);
-        (void) posix_spawnattr_setsigdefault(&attributes, &all);
-        (void) posix_spawnattr_setflags(&attributes,
-                                        POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-        int r = posix_spawn_file_actions_adddup2(&actions, theirs, CHILD_SOCKET_FD);
-        if (r == 0)
-                r = posix_spawn(&pid, "/proc/self/exe", &actions, &attributes, arguments, environ);
-        (void) posix_spawn_file_actions_destroy(&actions);
-        (void) posix_spawnattr_destroy(&attributes);
-        if (r != 0)
-                return error_set_errno(reterr, r, "start store process", path);
-        *ret_pidfd = pidfd_open(pid, 0);
-        if (*ret_pidfd < 0) {
-                r = errno;
-                (void) kill(pid, SIGKILL);
-                (void) waitpid(pid, NULL, WNOHANG);
-                return error_set_errno(reterr, r, "start store process", path);
-        }
-        *ret_socket = TAKE_FD(ours);
-        return 0;
+        const char *const arguments[] = {"cairnd", "--store-process", path, NULL};
+        return worker_spawn_self(arguments, "store process", path, ret_socket, ret_pidfd, reterr);
 }
 
-static void watch(struct store_link *link, int fd) {
-        struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
-        (void) epoll_ctl(link->epoll_fd, EPOLL_CTL_ADD, fd, &event);
-}
-
-/* Wake the dispatcher at `deadline_ns`; 0: at once. */
-static void set_timer(struct store_link *link, uint64_t deadline_ns) {
-        struct itimerspec at = {.it_value = {.tv_sec = (time_t) (deadline_ns / NSEC_PER_SEC),
-                                             .tv_nsec = (long) (deadline_ns % NSEC_PER_SEC)}};
-        if (deadline_ns == 0)
-                at.it_value.tv_nsec = 1;
-        (void) timerfd_settime(link->timer_fd, TFD_TIMER_ABSTIME, &at, NULL);
-}
-
-static bool reap(int pidfd) {
-        siginfo_t info = {0};
-        int r;
-
-        do
-                r = waitid(P_PIDFD, (id_t) pidfd, &info, WEXITED | WNOHANG);
-        while (r < 0 && errno == EINTR);
-        return r < 0 || info.si_pid != 0; /* not ours to wait for any more, or ended */
-}
-
-static void reap_lost(struct store_link *link) {
-        for (size_t i = 0; i < link->lost_count;) {
-                if (!reap(link->lost[i])) {
-                        i++;
-                        continue;
-                }
-                (void) close(link->lost[i]);
-                link->lost[i] = link->lost[--link->lost_count];
-        }
-}
-
-/* A child that is stuck in the kernel does not end at once: it is left behind and reaped when it
- * does. Until then it holds its locks, and nothing else: its files are never used again. */
+/* One that is stuck in the kernel holds its locks until it ends, and nothing else: its files are
+ * never used again. */
 static void end_child(struct store_link *link) {
-        if (link->pidfd < 0)
+        if (link->worker.pidfd < 0)
                 return;
-        (void) pidfd_send_signal(link->pidfd, SIGKILL, NULL, 0);
-        (void) close(link->socket);
-        CAIRN_ASSERT(link->lost_count < LOST_MAX);
-        link->lost[link->lost_count++] = link->pidfd;
-        link->socket = link->pidfd = -1;
-        link->respawn_ns = link->answered ? 0 : clock_now(&clock_system) + RESPAWN_NS;
+        worker_end(&link->worker);
         for (size_t i = 0; i < link->run_count; i++)
                 link->runs[i].to_reopen = true;
-        reap_lost(link);
-}
-
-static int begin_child(struct store_link *link, struct cairn_error *reterr) {
-        reap_lost(link);
-        if (link->lost_count == LOST_MAX)
-                return error_set(reterr, CAIRN_ERR_UNREACHABLE, "start store process", link->path,
-                                 "%d store processes are stuck in the storage; no more are started "
-                                 "until one of them ends",
-                                 LOST_MAX);
-        TRY(link->spawn(link->spawn_context, link->path, &link->socket, &link->pidfd, reterr));
-        link->answered = false;
-        watch(link, link->socket);
-        watch(link, link->pidfd);
-        return 0;
 }
 
 /* ---- started runs ---- */
@@ -288,7 +187,7 @@ static void send_current(struct store_link *link) {
         link->in_flight = true;
         m->id = ++link->last_id;
         link->deadline_ns = clock_now(&clock_system) + link->current.timeout_ns;
-        ssize_t n = send(link->socket, m, sizeof *m, MSG_DONTWAIT | MSG_NOSIGNAL);
+        ssize_t n = send(link->worker.socket, m, sizeof *m, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (n != (ssize_t) sizeof *m)
                 fail_current(link, CAIRN_ERR_PEER, "the store process is gone");
 }
@@ -297,10 +196,10 @@ static void send_current(struct store_link *link) {
 static void pump(struct store_link *link) {
         while (!link->in_flight && has_work(link)) {
                 struct cairn_error e = CAIRN_ERROR_INIT;
-                if (link->pidfd < 0 && link->respawn_ns > clock_now(&clock_system))
+                if (link->worker.pidfd < 0 && link->worker.respawn_ns > clock_now(&clock_system))
                         break;
-                if (link->pidfd < 0 && begin_child(link, &e) < 0) {
-                        link->respawn_ns = clock_now(&clock_system) + RESPAWN_NS;
+                if (link->worker.pidfd < 0 &&
+                    worker_begin(&link->worker, link->spawn, link->spawn_context, &e) < 0) {
                         if (link->count == 0)
                                 break; /* only locks to take again: later */
                         for (size_t i = 0; i < link->run_count; i++)
@@ -315,9 +214,9 @@ static void pump(struct store_link *link) {
                         send_current(link);
         }
         if (link->in_flight)
-                set_timer(link, link->deadline_ns);
+                worker_wake(&link->worker, link->deadline_ns);
         else if (has_work(link))
-                set_timer(link, link->respawn_ns);
+                worker_wake(&link->worker, link->worker.respawn_ns);
 }
 
 static void take_fds(struct msghdr *message, struct wire_fds *fds) {
@@ -347,7 +246,7 @@ static void receive(struct store_link *link) {
         ssize_t n;
 
         do
-                n = recvmsg(link->socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+                n = recvmsg(link->worker.socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
         while (n < 0 && errno == EINTR);
         if (n < 0 && errno == EAGAIN)
                 return;
@@ -355,7 +254,7 @@ static void receive(struct store_link *link) {
                 take_fds(&message, &fds);
         if (n == (ssize_t) sizeof reply && !(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) &&
             link->in_flight && reply.id == link->current.message.id) {
-                link->answered = true;
+                link->worker.answered = true;
                 answer(link, &reply, &fds);
                 return;
         }
@@ -367,12 +266,8 @@ static void receive(struct store_link *link) {
 }
 
 void store_link_dispatch(struct store_link *link) {
-        uint64_t expirations;
-
-        while (read(link->timer_fd, &expirations, sizeof expirations) > 0)
-                ;
-        reap_lost(link);
-        if (link->pidfd >= 0)
+        worker_heard(&link->worker);
+        if (link->worker.pidfd >= 0)
                 receive(link);
         if (link->in_flight && clock_now(&clock_system) >= link->deadline_ns)
                 fail_current(link, CAIRN_ERR_TIMEOUT,
@@ -391,12 +286,9 @@ int store_link_new(const char *path, store_link_spawn spawn, void *spawn_context
                 return error_set_errno(reterr, ENOMEM, "open store", path);
         link->spawn = spawn ? spawn : spawn_self;
         link->spawn_context = spawn_context;
-        link->socket = link->pidfd = -1;
-        link->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-        link->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
         link->queue = calloc(STORE_LINK_QUEUE_MAX, sizeof *link->queue);
-        if (link->timer_fd < 0 || link->epoll_fd < 0 || !link->queue) {
-                r = error_set_errno(reterr, link->queue ? errno : ENOMEM, "open store", path);
+        if (!link->queue) {
+                r = error_set_errno(reterr, ENOMEM, "open store", path);
                 goto fail;
         }
         int length = snprintf(link->path, sizeof link->path, "%s", path);
@@ -405,7 +297,7 @@ int store_link_new(const char *path, store_link_spawn spawn, void *spawn_context
                               "the path is empty or too long");
                 goto fail;
         }
-        watch(link, link->timer_fd);
+        TRY_GOTO(worker_init(&link->worker, "store process", link->path, reterr), fail);
         *ret = link;
         return 0;
 fail:
@@ -416,20 +308,14 @@ fail:
 struct store_link *store_link_free(struct store_link *link) {
         if (!link)
                 return NULL;
-        end_child(link);
-        for (size_t i = 0; i < link->lost_count; i++)
-                (void) close(link->lost[i]);
-        if (link->timer_fd >= 0)
-                (void) close(link->timer_fd);
-        if (link->epoll_fd >= 0)
-                (void) close(link->epoll_fd);
+        worker_done(&link->worker);
         free(link->queue);
         free(link);
         return NULL;
 }
 
 int store_link_fd(const struct store_link *link) {
-        return link->epoll_fd;
+        return link->worker.epoll_fd;
 }
 
 int store_link_submit(struct store_link *link, const struct store_message *request,
@@ -442,7 +328,8 @@ int store_link_submit(struct store_link *link, const struct store_message *reque
                 .message = *request, .timeout_ns = timeout_ns, .done = done, .context = context};
         link->count++;
         if (!link->in_flight)
-                set_timer(link, 0); /* sent by the next dispatch: callbacks never run in here */
+                worker_wake(&link->worker,
+                            0); /* sent by the next dispatch: callbacks never run in here */
         return 0;
 }
 
