@@ -196,7 +196,7 @@ static void test_refusals_travel_whole(void **state) {
         assert_int_equal(l.answers.last.error.status, CAIRN_ERR_UNREACHABLE);
         assert_non_null(strstr(l.answers.last.error.message, "no such folder"));
         assert_int_equal(ask(&l, (struct store_message){.verb = 99, .generation = 1}),
-                         CAIRN_ERR_NOTFOUND);
+                         CAIRN_ERR_CANNOT_WRITE);
         linked_done(&l);
 }
 
