@@ -183,6 +183,11 @@ CLIENT_HANDLER(inventory, session_inventory(s, &to, reterr))
 CLIENT_HANDLER(restore, session_restore(s, &to, e->restore, fds, reterr))
 CLIENT_HANDLER(restore_done, session_restore_done(s, &to, e->restore_done->status, reterr))
 CLIENT_HANDLER(finish, run_finish(s->run, s, &to, e->finish, reterr))
+CLIENT_HANDLER(exchange_put, exchange_put(&s->run->exchange, s->rank, &e->exchange_put->key,
+                                          &e->exchange_put->value, &to, reterr))
+CLIENT_HANDLER(exchange_get, exchange_get(&s->run->exchange, s->rank, &e->exchange_get->key,
+                                          e->exchange_get->wait_ns, &to, reterr))
+CLIENT_HANDLER(exchange_ranks, (run_answer_ranks(s->run, &to), 0))
 
 /* ---- runner and tools ---- */
 
@@ -275,6 +280,9 @@ static const struct server_row rows[] = {
         {BODY(RESTORE), CLIENT, handle_restore},
         {BODY(RESTORE_DONE), CLIENT, handle_restore_done},
         {BODY(FINISH), CLIENT, handle_finish},
+        {BODY(EXCHANGE_PUT), CLIENT, handle_exchange_put},
+        {BODY(EXCHANGE_GET), CLIENT, handle_exchange_get},
+        {BODY(EXCHANGE_RANKS_REQUEST), CLIENT, handle_exchange_ranks},
         {BODY(START), RUNNER, handle_start},
         {BODY(RANK_EXIT), RUNNER, handle_rank_exit},
         {BODY(END), RUNNER, handle_end},

@@ -137,6 +137,7 @@ struct run *run_new(struct agent *a, const char *name) {
         loop_timer_init(&run->kill_timer, kill_fired, run);
         loop_timer_init(&run->every_timer, every_fired, run);
         loop_timer_init(&run->tick_timer, pump_timer, run);
+        exchange_init(&run->exchange, &a->loop);
         attempts_init(run);
         a->runs[slot] = run;
         return run;
@@ -160,6 +161,7 @@ void run_free(struct run *run) {
         loop_timer_clear(&a->loop, &run->tick_timer);
         for (size_t i = 0; i < SESSION_COUNT_MAX; i++)
                 wire_fds_done(&run->successors[i].fds);
+        exchange_clear(&run->exchange);
         attempts_done(run);
         wire_fds_done(&run->start_fds);
         if (run->start)

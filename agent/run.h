@@ -19,6 +19,7 @@
 #define CAIRN_AGENT_RUN_H
 
 #include "agent/agent.h"
+#include "agent/exchange.h"
 #include "agent/session.h"
 
 #define RUN_ATTEMPT_COUNT 3
@@ -108,6 +109,7 @@ struct run {
 
         struct session *sessions[SESSION_COUNT_MAX]; /* by rank; the newest */
         struct held_hello successors[SESSION_COUNT_MAX];
+        struct exchange exchange; /* between the ranks of this generation */
 
         struct run_attempt attempts[RUN_ATTEMPT_COUNT];
         uint32_t attempt_last;
@@ -159,6 +161,8 @@ int run_start(struct agent *a, struct connection *c, const struct reply_to *to,
 int run_hello(struct run *run, struct held_hello *hello, struct cairn_error *reterr);
 int run_rank_exit(struct run *run, const struct reply_to *to, const Cairn__Control__RankExit *m,
                   struct cairn_error *reterr);
+/* Whose trainers live: answers ExchangeRanks. */
+void run_answer_ranks(const struct run *run, const struct reply_to *to);
 int run_snapshot(struct run *run, const struct reply_to *to,
                  const Cairn__Control__SnapshotRequest *m, struct cairn_error *reterr);
 int run_stop(struct run *run, const struct reply_to *to, uint64_t duration_ns,

@@ -84,6 +84,19 @@ int run_hello(struct run *run, struct held_hello *h, struct cairn_error *reterr)
         return 0;
 }
 
+void run_answer_ranks(const struct run *run, const struct reply_to *to) {
+        Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
+        Cairn__Control__ExchangeRanks m = CAIRN__CONTROL__EXCHANGE_RANKS__INIT;
+        uint32_t ranks[SESSION_COUNT_MAX];
+        m.ranks = ranks;
+        for (uint32_t i = 0; i < run->world; i++)
+                if (run->sessions[i] && !run->sessions[i]->dead)
+                        ranks[m.n_ranks++] = i;
+        e.body_case = CAIRN__CONTROL__ENVELOPE__BODY_EXCHANGE_RANKS;
+        e.exchange_ranks = &m;
+        server_reply(to, &e, NULL, 0);
+}
+
 static void answer_settled(struct run *run, const struct reply_to *to) {
         Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
         Cairn__Control__RankSettled m = CAIRN__CONTROL__RANK_SETTLED__INIT;

@@ -183,6 +183,7 @@ void run_begin_start(struct run *run) {
         memset(&run->stop, 0, sizeof run->stop);
         for (size_t i = 0; i < SESSION_COUNT_MAX; i++)
                 run->sessions[i] = NULL; /* ended; the agent frees them */
+        exchange_clear(&run->exchange);
         int fd = wire_fds_take(&run->start_fds, 0);
         if (fd >= 0) {
                 loop_unwatch(&run->agent->loop, &run->runner_source);

@@ -40,12 +40,19 @@
 #define SESSION_COUNT_MAX 64 /* per agent */
 #define CONNECTION_COUNT_MAX 256
 
+/* the exchange between ranks (cairn.h repeats the first two) */
+#define EXCHANGE_KEY_BYTES_MAX 255
+#define EXCHANGE_VALUE_BYTES_MAX (64 * KiB)
+#define EXCHANGE_KEYS_PER_RANK_MAX 256
+#define EXCHANGE_BYTES_PER_RANK_MAX (4 * MiB)
+
 /* time */
 #define GATE_DEADLINE_NS_MIN (2 * NSEC_PER_SEC)
 #define RECONNECT_NS (1 * NSEC_PER_SEC)
 
 static_assert(DATA_CHUNK_BYTES % DATA_BLOCK_BYTES == 0, "a chunk is whole blocks");
 static_assert(DATA_BLOCK_BYTES % TENSOR_ALIGNMENT == 0, "tensors start aligned after the header");
+static_assert(2 * EXCHANGE_VALUE_BYTES_MAX <= WIRE_MESSAGE_BYTES_MAX, "a value fits one packet");
 static_assert(TENSOR_NAME_BYTES_MAX < FILE_SECTION_BYTES_MAX, "one tensor record fits one section");
 
 #endif

@@ -36,8 +36,8 @@
  * poisons the handle: all calls return CAIRN_ERR_FATAL, training may go on without checkpoints.
  * Misuse returns CAIRN_ERR_API and changes nothing.
  *
- * Threads: one thread at a time per handle; cairn_should_stop, cairn_snapshot and
- * cairn_snapshot_poll may be called from any thread. libcairn starts one helper thread (it
+ * Threads: one thread at a time per handle; cairn_should_stop, cairn_snapshot, cairn_snapshot_poll
+ * and cairn_exchange_* may be called from any thread. libcairn starts one helper thread (it
  * reattaches to a restarted agent). After fork the child's calls return CAIRN_ERR_API and its
  * mappings are absent.
  *
@@ -208,6 +208,25 @@ CAIRN_API int cairn_snapshot(struct cairn *c, cairn_ticket *ret);
 CAIRN_API int cairn_snapshot_poll(struct cairn *c, cairn_ticket ticket, int64_t *ret_step);
 CAIRN_API int cairn_snapshot_wait(struct cairn *c, cairn_ticket ticket, uint64_t timeout_ns,
                                   int64_t *ret_step);
+
+/* ---- exchange between the ranks of one generation ---- */
+/* Small values that ranks tell each other through the agent, for example where they listen, to build
+ * a communicator; not for training data. They are seen by the ranks of this generation alone: no
+ * key of an earlier one is ever visible, and none stays for the next. Any thread. */
+enum { CAIRN_EXCHANGE_KEY_BYTES_MAX = 255, CAIRN_EXCHANGE_VALUE_BYTES_MAX = 65536 };
+/* A key is written once (1..255 bytes): the same value again is fine, another one is EXISTS. A rank
+ * puts at most 256 keys with 4 MiB together (NOSPACE). What was put outlives a restart of the
+ * agent. */
+CAIRN_API int cairn_exchange_put(struct cairn *c, const char *key, const void *value,
+                                 uint64_t bytes);
+/* Waits until some rank has put the key; timeout_ns 0: does not wait. TIMEOUT: nobody did. A value
+ * larger than `capacity` is API; *ret_bytes is its size even then. */
+CAIRN_API int cairn_exchange_get(struct cairn *c, const char *key, uint64_t timeout_ns, void *value,
+                                 uint64_t capacity, uint64_t *ret_bytes);
+/* The ranks of this generation whose trainers opened a session and live, ascending. *ret_count may
+ * exceed `capacity`: the first ones are given. */
+CAIRN_API int cairn_exchange_ranks(struct cairn *c, uint32_t *ranks, uint32_t capacity,
+                                   uint32_t *ret_count);
 
 /* The run is complete: recorded after the last commit; `auto` then starts nothing. */
 CAIRN_API int cairn_finish(struct cairn *c, const char *reason);

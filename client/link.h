@@ -3,15 +3,15 @@
  * link.h - the session's connection to its agent, which survives the agent. A helper thread watches
  * the socket; at end-of-file it connects again, every LINK_RETRY_NS and for as long as it takes,
  * says who it is (session id, secret, generation; pidfd, control page) and hands over every
- * descriptor again: slabs, inventory, host state. Training does not notice: the cut word lives in
- * the page.
+ * descriptor again: slabs, inventory, host state; and the values that this rank put into the
+ * exchange. Training does not notice: the cut word lives in the page.
  *
  *     link_init(&l, clock);
  *     link_start(&l, &control, &identity, page_fd, ring_fd, reterr)   takes the connection after
  * Welcome link_add_slab ... link_seal ... link_call ... link_end_call link_done(&l)
  *
- * Threads: link_start and link_done by the owner; the verbs between by the API thread; the helper
- * has its own connection while it reattaches. `lock` guards everything but the atomics. Deadlines
+ * Threads: link_start and link_done by the owner; link_call and link_put_value by any thread, one
+ * after the other; the other verbs between by the API thread; the helper has its own connection while it reattaches. `lock` guards everything but the atomics. Deadlines
  * are absolute. Owner: descriptors given to link_start, link_add_slab and link_seal belong to the
  * link from then on. Errors: PEER while there is no agent and the deadline passes, STALE once a
  * newer generation exists (final).
@@ -27,6 +27,8 @@
 #define LINK_SLABS_PER_BATCH 8
 #define LINK_PATH_BYTES 128
 #define LINK_SECRET_BYTES_MAX 64
+
+struct link_value; /* what this rank put into the exchange */
 
 enum link_state {
         LINK_DOWN = 0,   /* the helper is reattaching */
@@ -66,6 +68,7 @@ struct link {
         uint32_t slab_kinds[SLAB_COUNT_MAX];
         uint32_t slab_count, slab_sent;
         struct link_seal seal;
+        struct link_value *values; /* a restarted agent gets them again */
         uint64_t sealed_number, gate_deadline_ns; /* of the agent's last Sealed */
         struct cairn_error seal_error;            /* why the agent refused the present seal */
         struct cairn_error error;                 /* why it is down or fenced */
@@ -90,6 +93,9 @@ int link_call(struct link *l, Cairn__Control__Envelope *e, const int *fds, size_
               Cairn__Control__Envelope__BodyCase expected, uint64_t deadline_ns,
               Cairn__Control__Envelope **ret, struct wire_fds *ret_fds, struct cairn_error *reterr);
 void link_end_call(struct link *l);
+/* ExchangePut, and again to each agent that comes after this one: they keep values in memory. */
+int link_put_value(struct link *l, const char *key, const void *value, uint64_t bytes,
+                   uint64_t deadline_ns, struct cairn_error *reterr);
 /* A message that nobody answers; lost if there is no agent. */
 void link_tell(struct link *l, Cairn__Control__Envelope *e);
 /* Why the session is fenced: STALE, or 0. */

@@ -281,6 +281,59 @@ static void on_demand(struct fake_agent *a, const Envelope *request) {
         answer(a, request->id, &e, NULL, 0);
 }
 
+static int find_value(const struct fake_agent *a, const ProtobufCBinaryData *key) {
+        for (int i = 0; i < a->value_count; i++)
+                if (strlen(a->values[i].key) == key->len &&
+                    memcmp(a->values[i].key, key->data, key->len) == 0)
+                        return i;
+        return -1;
+}
+
+static void on_put(struct fake_agent *a, const Envelope *request) {
+        const Cairn__Control__ExchangePut *m = request->exchange_put;
+        int i = find_value(a, &m->key);
+        a->puts++;
+        if (i >= 0 && (a->values[i].bytes != m->value.len ||
+                       memcmp(a->values[i].value, m->value.data, m->value.len) != 0)) {
+                fail(a, request->id, CAIRN_ERR_EXISTS);
+                return;
+        }
+        if (i < 0) {
+                i = a->value_count++;
+                CAIRN_ASSERT(i < 4 && m->key.len < 64 && m->value.len <= 64);
+                memcpy(a->values[i].key, m->key.data, m->key.len);
+                memcpy(a->values[i].value, m->value.data, m->value.len);
+                a->values[i].bytes = m->value.len;
+        }
+        if (request->id)
+                say_done(a, request->id);
+}
+
+/* It never waits. */
+static void on_get(struct fake_agent *a, const Envelope *request) {
+        Cairn__Control__ExchangeValue value = CAIRN__CONTROL__EXCHANGE_VALUE__INIT;
+        Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
+        int i = find_value(a, &request->exchange_get->key);
+        value.present = i >= 0;
+        if (i >= 0)
+                value.value =
+                        (ProtobufCBinaryData){a->values[i].bytes, (uint8_t *) a->values[i].value};
+        e.body_case = CAIRN__CONTROL__ENVELOPE__BODY_EXCHANGE_VALUE;
+        e.exchange_value = &value;
+        answer(a, request->id, &e, NULL, 0);
+}
+
+static void on_ranks(struct fake_agent *a, const Envelope *request) {
+        Cairn__Control__ExchangeRanks m = CAIRN__CONTROL__EXCHANGE_RANKS__INIT;
+        Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
+        uint32_t ranks[] = {0, 2, 3};
+        m.n_ranks = 3;
+        m.ranks = ranks;
+        e.body_case = CAIRN__CONTROL__ENVELOPE__BODY_EXCHANGE_RANKS;
+        e.exchange_ranks = &m;
+        answer(a, request->id, &e, NULL, 0);
+}
+
 static void handle(struct fake_agent *a, const Envelope *e, struct wire_fds *fds) {
         if (a->mute && e->body_case != CAIRN__CONTROL__ENVELOPE__BODY_HELLO)
                 return;
@@ -312,6 +365,15 @@ static void handle(struct fake_agent *a, const Envelope *e, struct wire_fds *fds
                 (void) snprintf(a->finish_reason, sizeof a->finish_reason, "%.*s",
                                 (int) e->finish->reason.len, (char *) e->finish->reason.data);
                 say_done(a, e->id);
+                break;
+        case CAIRN__CONTROL__ENVELOPE__BODY_EXCHANGE_PUT:
+                on_put(a, e);
+                break;
+        case CAIRN__CONTROL__ENVELOPE__BODY_EXCHANGE_GET:
+                on_get(a, e);
+                break;
+        case CAIRN__CONTROL__ENVELOPE__BODY_EXCHANGE_RANKS_REQUEST:
+                on_ranks(a, e);
                 break;
         default:
                 CAIRN_ASSERT(!"a message that a client does not send");
@@ -377,6 +439,8 @@ void fake_agent_stop(struct fake_agent *a) {
         close_fd(&a->listen_fd);
         close_fd(&a->stop_pipe[0]);
         close_fd(&a->stop_pipe[1]);
+        memset(a->values, 0, sizeof a->values);
+        a->value_count = 0;
         a->running = false;
 }
 

@@ -51,6 +51,11 @@ struct fake_agent {
         bool pidfd_seen, page_handed_back;
         uint64_t seal_number, seal_bytes;
         char finish_reason[64];
+        struct { /* what was put into the exchange; forgotten when it stops */
+                char key[64], value[64];
+                size_t bytes;
+        } values[4];
+        int value_count, puts;
 
         /* the session */
         char path[108];
