@@ -210,9 +210,9 @@ CAIRN_API int cairn_snapshot_wait(struct cairn *c, cairn_ticket ticket, uint64_t
                                   int64_t *ret_step);
 
 /* ---- exchange between the ranks of one generation ---- */
-/* Small values that ranks tell each other through the agent, for example where they listen, to build
- * a communicator; not for training data. They are seen by the ranks of this generation alone: no
- * key of an earlier one is ever visible, and none stays for the next. Any thread. */
+/* Small values that ranks tell each other through the agent, for example where they listen, to
+ * build a communicator; not for training data. They are seen by the ranks of this generation alone:
+ * no key of an earlier one is ever visible, and none stays for the next. Any thread. */
 enum { CAIRN_EXCHANGE_KEY_BYTES_MAX = 255, CAIRN_EXCHANGE_VALUE_BYTES_MAX = 65536 };
 /* A key is written once (1..255 bytes): the same value again is fine, another one is EXISTS. A rank
  * puts at most 256 keys with 4 MiB together (NOSPACE). What was put outlives a restart of the

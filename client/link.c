@@ -20,7 +20,7 @@
 struct link_value {
         struct link_value *next;
         size_t key_bytes, value_bytes;
-        char bytes[]; /* key, value */
+        char bytes[]; /* key, a zero, value */
 };
 
 int link_init(struct link *l, const struct clock_ops *clock, struct cairn_error *reterr) {
@@ -117,7 +117,7 @@ static void fill_put(Cairn__Control__Envelope *e, Cairn__Control__ExchangePut *m
                      const struct link_value *v) {
         m->key = (ProtobufCBinaryData){v->key_bytes, (uint8_t *) (uintptr_t) v->bytes};
         m->value = (ProtobufCBinaryData){v->value_bytes,
-                                         (uint8_t *) (uintptr_t) (v->bytes + v->key_bytes)};
+                                         (uint8_t *) (uintptr_t) (v->bytes + v->key_bytes + 1)};
         CONTROL_SET(e, EXCHANGE_PUT, exchange_put, m);
 }
 
@@ -466,13 +466,13 @@ int link_put_value(struct link *l, const char *key, const void *value, uint64_t 
         Cairn__Control__ExchangePut put = CAIRN__CONTROL__EXCHANGE_PUT__INIT;
         Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT, *reply;
         size_t key_bytes = strlen(key);
-        _cleanup_free_ struct link_value *v = malloc(sizeof *v + key_bytes + bytes);
+        _cleanup_free_ struct link_value *v = malloc(sizeof *v + key_bytes + 1 + bytes);
         if (!v)
                 return error_set_errno(reterr, ENOMEM, "put value", key);
         *v = (struct link_value){.key_bytes = key_bytes, .value_bytes = bytes};
-        memcpy(v->bytes, key, key_bytes);
+        memcpy(v->bytes, key, key_bytes + 1);
         if (bytes)
-                memcpy(v->bytes + key_bytes, value, bytes);
+                memcpy(v->bytes + key_bytes + 1, value, bytes);
         fill_put(&e, &put, v);
         TRY(link_call(l, &e, NULL, 0, CONTROL_REPLY(DONE), deadline_ns, &reply, NULL, reterr));
         /* Still locked: no reattachment begins before the value is among those handed over. */

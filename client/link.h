@@ -11,10 +11,11 @@
  * Welcome link_add_slab ... link_seal ... link_call ... link_end_call link_done(&l)
  *
  * Threads: link_start and link_done by the owner; link_call and link_put_value by any thread, one
- * after the other; the other verbs between by the API thread; the helper has its own connection while it reattaches. `lock` guards everything but the atomics. Deadlines
- * are absolute. Owner: descriptors given to link_start, link_add_slab and link_seal belong to the
- * link from then on. Errors: PEER while there is no agent and the deadline passes, STALE once a
- * newer generation exists (final).
+ * after the other; the other verbs between by the API thread; the helper has its own connection
+ * while it reattaches. `lock` guards everything but the atomics. Deadlines are absolute. Owner:
+ * descriptors given to link_start, link_add_slab and link_seal belong to the link from then on.
+ * Errors: PEER while there is no agent and the deadline passes, STALE once a newer generation
+ * exists (final).
  */
 #ifndef CAIRN_CLIENT_LINK_H
 #define CAIRN_CLIENT_LINK_H
@@ -68,7 +69,7 @@ struct link {
         uint32_t slab_kinds[SLAB_COUNT_MAX];
         uint32_t slab_count, slab_sent;
         struct link_seal seal;
-        struct link_value *values; /* a restarted agent gets them again */
+        struct link_value *values;                /* a restarted agent gets them again */
         uint64_t sealed_number, gate_deadline_ns; /* of the agent's last Sealed */
         struct cairn_error seal_error;            /* why the agent refused the present seal */
         struct cairn_error error;                 /* why it is down or fenced */
