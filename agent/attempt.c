@@ -7,8 +7,9 @@
 
 #define OPEN_PAUSE_NS_MIN (500 * NSEC_PER_MSEC)
 #define RETAIN_COMMITS_MAX 4
+#define RETAIN_TOLD 2 /* failures in a row */
 #define FOLLOW_NS NSEC_PER_SEC
-#define OPEN_PAUSE_NS_MAX (60 * NSEC_PER_SEC)
+#define OPEN_PAUSE_NS_MAX (5 * NSEC_PER_SEC) /* the first commit after an outage waits so long */
 
 enum commit_reason {
         REASON_SCHEDULED = 0,
@@ -120,17 +121,7 @@ bool attempts_uneven(const struct run *run) {
 
 /* ---- giving up ---- */
 
-static void log_failure(const struct run_attempt *a, const struct cairn_error *error) {
-        const struct run *run = a->run;
-        char text[700], store[700];
-        log_event(LOG_LEVEL_ERROR,
-                  "run=%s generation=%llu attempt=%u checkpoint=failed store=\"%s\" error=\"%s\"",
-                  run->name, (unsigned long long) run->generation, a->number,
-                  text_escape(store, sizeof store, run->store, strlen(run->store)),
-                  error_format(error, text, sizeof text));
-}
-
-/* Once an attempt: one line, one count, and everybody who waits for it hears. */
+/* Once an attempt: one count, and everybody who waits for it hears. */
 static void doom(struct run_attempt *a, const struct cairn_error *error) {
         struct run *run = a->run;
         if (a->doomed || a->state == ATTEMPT_EMPTY || a->state == ATTEMPT_DISCARDING)
@@ -153,7 +144,7 @@ static void doom(struct run_attempt *a, const struct cairn_error *error) {
         a->error = run->last_error = *error;
         if (used)
                 run->attempts_failed++;
-        log_failure(a, error);
+        outage_failed(run, a->number, error);
         demand_failed(run, a, error);
 }
 
@@ -169,7 +160,7 @@ static void discarded(void *context, const struct store_message *reply, struct w
         /* With its folder, its run or its store it is gone, too. */
         if (reply->status < 0 && reply->status != CAIRN_ERR_NOTFOUND &&
             reply->status != CAIRN_ERR_MISMATCH)
-                log_error(LOG_LEVEL_WARNING, "discard attempt", &reply->error);
+                log_error(outage_level(a->run), "discard attempt", &reply->error);
         attempt_clear(a->run, a);
 }
 
@@ -180,7 +171,7 @@ static void discard(struct run_attempt *a) {
                 close_files(&a->ranks[i]);
         a->state = ATTEMPT_DISCARDING;
         if (run_store_request(a->run, &m, discarded, a, &error) < 0) {
-                log_error(LOG_LEVEL_WARNING, "discard attempt", &error);
+                log_error(outage_level(a->run), "discard attempt", &error);
                 attempt_clear(a->run, a);
         }
 }
@@ -214,8 +205,11 @@ static void retained(void *context, const struct store_message *reply, struct wi
         struct run *run = context;
         (void) fds;
         run->retaining = false;
+        /* It is tried again after the next commit. Where there is none, that is what is told. */
+        run->retain_failures = reply->status < 0 ? run->retain_failures + 1 : 0;
         if (reply->status < 0)
-                log_error(LOG_LEVEL_WARNING, "prune old checkpoints", &reply->error);
+                log_error(run->retain_failures == RETAIN_TOLD ? LOG_LEVEL_WARNING : LOG_LEVEL_DEBUG,
+                          "prune old checkpoints", &reply->error);
         else if (reply->count)
                 log_event(LOG_LEVEL_INFO, "run=%s pruned=%u keep_last=%u", run->name, reply->count,
                           run->keep_last);
@@ -286,6 +280,7 @@ static void publish_outcome(struct run_attempt *a, const struct commit_result *c
                   run->name, (unsigned long long) run->generation, a->number, run->committed_name,
                   (long long) c->step, (unsigned long long) c->bytes, c->existed,
                   (unsigned long long) ((run->committed_ns - a->ranks[0].cut_ns) / NSEC_PER_MSEC));
+        outage_over(run);
 }
 
 static void committed(void *context, const struct store_message *reply, struct wire_fds *fds) {
@@ -438,7 +433,7 @@ static void open_failed(struct run_attempt *a, const struct cairn_error *error) 
         run->fenced = run->fenced || error->status == CAIRN_ERR_STALE;
         run->last_error = *error;
         run->attempts_failed++;
-        log_failure(a, error);
+        outage_failed(run, a->number, error);
         demand_fail_all(run, error);
         /* Its folder may be there, or part of its files. */
         discard(a);

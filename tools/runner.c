@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "tools/agent_call.h"
 #include "tools/agent_process.h"
+#include "tools/agent_watch.h"
 #include "tools/crash_guard.h"
 #include "tools/process_tree.h"
 #include <errno.h>
@@ -48,6 +49,7 @@ struct runner {
         const struct command *command;
         const struct runner_options *options;
         struct control agent;
+        struct agent_watch watch;
         char socket[PATH_MAX];
         bool system_agent;
         pid_t agent_pid;   /* private agent; 0: none */
@@ -226,6 +228,8 @@ static void on_signals(struct runner *r) {
 static bool runner_wait(struct runner *r, uint64_t deadline_ns) {
         struct pollfd fds[] = {{.fd = r->signal_fd, .events = POLLIN},
                                {.fd = r->agent.socket, .events = POLLIN}};
+        uint64_t watch_ns = clock_now(&clock_system) + AGENT_WATCH_EVERY_NS;
+        deadline_ns = watch_ns < deadline_ns ? watch_ns : deadline_ns;
         if (r->end_ranks_at_ns && r->end_ranks_at_ns < deadline_ns)
                 deadline_ns = r->end_ranks_at_ns;
         (void) poll(fds, 2, clock_poll_timeout(&clock_system, deadline_ns));
@@ -235,6 +239,10 @@ static bool runner_wait(struct runner *r, uint64_t deadline_ns) {
                 ranks_signal(&r->ranks, SIGKILL);
                 r->end_ranks_at_ns = clock_now(&clock_system) + NSEC_PER_SEC;
         }
+        if (fds[1].revents)
+                agent_watch_heard(&r->watch, r->options->run);
+        else
+                agent_watch_ask(&r->watch, &r->agent, r->options->run);
         return fds[1].revents != 0;
 }
 
