@@ -19,18 +19,16 @@ enum commit_reason {
 };
 
 static void close_files(struct rank_cut *row) {
-        if (row->data_fd >= 0)
-                (void) close(row->data_fd);
-        if (row->manifest_fd >= 0)
-                (void) close(row->manifest_fd);
-        row->data_fd = row->manifest_fd = -1;
+        if (row->parcel >= 0)
+                (void) close(row->parcel);
+        row->parcel = -1;
 }
 
 static void attempt_clear(struct run *run, struct run_attempt *a) {
         for (size_t i = 0; i < SESSION_COUNT_MAX; i++) {
                 if (a->run) /* else never used: descriptors are not set yet */
                         close_files(&a->ranks[i]);
-                a->ranks[i] = (struct rank_cut){.data_fd = -1, .manifest_fd = -1};
+                a->ranks[i] = (struct rank_cut){.parcel = -1};
         }
         a->run = run;
         a->state = ATTEMPT_EMPTY;
@@ -454,7 +452,7 @@ static void forget_committed(struct run *run) {
 static void opened(void *context, const struct store_message *reply, struct wire_fds *fds) {
         struct run_attempt *a = context;
         struct cairn_error error = reply->error;
-        uint32_t first = reply->first, count = (uint32_t) fds->count / 2;
+        uint32_t first = reply->first, count = (uint32_t) fds->count;
         if (reply->status == 0 &&
             (count == 0 || first >= a->run->world || count > a->run->world - first))
                 (void) error_set(&error, CAIRN_ERR_FATAL, "open attempt", a->run->name,
@@ -464,10 +462,8 @@ static void opened(void *context, const struct store_message *reply, struct wire
                 open_failed(a, &error);
                 return;
         }
-        for (uint32_t i = 0; i < count; i++) {
-                a->ranks[first + i].data_fd = wire_fds_take(fds, 2 * i);
-                a->ranks[first + i].manifest_fd = wire_fds_take(fds, 2 * i + 1);
-        }
+        for (uint32_t i = 0; i < count; i++)
+                a->ranks[first + i].parcel = wire_fds_take(fds, i);
         if (first + count < a->run->world) {
                 ask_files(a, first + count);
                 return;
@@ -486,7 +482,7 @@ static void ask_files(struct run_attempt *a, uint32_t first) {
         struct store_message m = {.verb = STORE_ATTEMPT_OPEN,
                                   .attempt = a->number,
                                   .first = first,
-                                  .count = left < WIRE_FDS_MAX / 2 ? left : WIRE_FDS_MAX / 2};
+                                  .count = left < WIRE_FDS_MAX ? left : WIRE_FDS_MAX};
         if (run_store_request(a->run, &m, opened, a, &error) < 0)
                 open_failed(a, &error);
 }
@@ -538,13 +534,13 @@ static void arm(struct run *run, uint32_t rank) {
         for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++) {
                 struct run_attempt *b = &run->attempts[i];
                 if (b->state == ATTEMPT_OPEN && !b->doomed && b->ranks[rank].state == RANK_NONE &&
-                    b->ranks[rank].data_fd >= 0 && (!a || b->number < a->number))
+                    b->ranks[rank].parcel >= 0 && (!a || b->number < a->number))
                         a = b;
         }
         if (!a)
                 return;
         struct rank_cut *row = &a->ranks[rank];
-        if (session_arm(s, a->number, row->data_fd, row->manifest_fd) == 0)
+        if (session_arm(s, a->number, row->parcel) == 0)
                 row->state = RANK_ARMED;
         /* Sent or lost with its saver: these files are handed out once. */
         close_files(row);

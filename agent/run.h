@@ -35,7 +35,7 @@ enum run_state { RUN_STARTING, RUN_LIVE, RUN_ENDING, RUN_ENDED, RUN_STATE_COUNT 
 enum rank_state { RANK_NONE, RANK_ARMED, RANK_CUT, RANK_WRITTEN, RANK_PUBLISHED };
 struct rank_cut {
         enum rank_state state;
-        int data_fd, manifest_fd; /* until armed */
+        int parcel; /* data and manifest, until armed */
         uint64_t seq, bytes, cut_ns;
         int64_t step;
         unsigned tries;
