@@ -197,12 +197,23 @@ static int handle_start(void *context, struct connection *c, const Cairn__Contro
         return run_start(context, c, &to, e->start, fds, reterr);
 }
 
+/* Ranks and the end are told by the `cairn run` that started the run; operators have `cairn stop`.
+ */
+static int get_own_run(struct agent *a, const struct connection *c, const ProtobufCBinaryData *name,
+                       const char *operation, struct run **ret, struct cairn_error *reterr) {
+        TRY(get_run(a, name, operation, ret, reterr));
+        if (server_reach(&(*ret)->runner) != c)
+                return error_set(reterr, CAIRN_ERR_PERMISSION, operation, (*ret)->name,
+                                 "only the 'cairn run' that started it may");
+        return 0;
+}
+
 static int handle_rank_exit(void *context, struct connection *c, const Cairn__Control__Envelope *e,
                             struct wire_fds *fds, struct cairn_error *reterr) {
         struct reply_to to = server_later(c, e->id);
         struct run *run;
         (void) fds;
-        TRY(get_run(context, &e->rank_exit->run, "settle rank", &run, reterr));
+        TRY(get_own_run(context, c, &e->rank_exit->run, "settle rank", &run, reterr));
         return run_rank_exit(run, &to, e->rank_exit, reterr);
 }
 
@@ -212,7 +223,7 @@ static int handle_end(void *context, struct connection *c, const Cairn__Control_
         struct run *run;
         char reason[256];
         (void) fds;
-        TRY(get_run(context, &e->end->run, "end run", &run, reterr));
+        TRY(get_own_run(context, c, &e->end->run, "end run", &run, reterr));
         (void) text_escape(reason, sizeof reason, (const char *) e->end->reason.data,
                            e->end->reason.len);
         return run_end(run, &to, reason, e->end->code, reterr);
@@ -296,6 +307,9 @@ static const struct server_row rows[] = {
 /* A trainer that hung up may live on, or come back: only its pidfd ends its session. */
 static void connection_closed(void *context, struct connection *c) {
         struct agent *a = context;
+        for (size_t i = 0; i < AGENT_HELD_COUNT_MAX; i++)
+                if (a->held[i].to.connection && !server_reach(&a->held[i].to))
+                        held_clear(&a->held[i]);
         if (c->run && c->run->runner_fd < 0 && c->run->state < RUN_ENDING)
                 run_runner_gone(c->run);
         if (c->session)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "agent/saver.h"
 
-#include "agent/parcel.h"
 #include "agent/reader.h"
 #include "agent/writer.h"
 #include "base/cleanup.h"
@@ -19,7 +18,9 @@
 #define WAIT_NS (500 * NSEC_PER_MSEC)
 #define HOLD_LOOK_MS 10 /* how soon a hold sees that the gate's deadline expired */
 #define SEND_NS (30 * NSEC_PER_SEC)
-#define STORAGE_BYTES_PER_SEC_MIN (4 * MiB) /* what takes longer is given up */
+/* Storage that moves nothing for so long will not move. */
+#define STORAGE_NS (600 * NSEC_PER_SEC)
+#define STORAGE_BYTES_PER_SEC_MIN (4 * MiB)
 
 struct saver {
         int socket;
@@ -142,8 +143,8 @@ static int wait_for_ring(void *context, int ring_fd) {
         return 0;
 }
 
-static uint64_t storage_deadline(const struct saver *s, uint64_t bytes) {
-        return clock_now(&clock_system) + s->setup.storage_timeout_ns +
+static uint64_t storage_deadline(uint64_t bytes) {
+        return clock_now(&clock_system) + STORAGE_NS +
                bytes / STORAGE_BYTES_PER_SEC_MIN * NSEC_PER_SEC;
 }
 
@@ -159,17 +160,10 @@ static void add_warning(struct saver *s, struct saver_message *m) {
 }
 
 static void disarm(struct saver *s) {
-        ring_close(s->ring, s->data_fd);
-        ring_close(s->ring, s->manifest_fd);
+        cleanup_close(&s->data_fd);
+        cleanup_close(&s->manifest_fd);
         s->data_fd = s->manifest_fd = -1;
         s->armed = false;
-}
-
-/* After a job that never ended this process is of no more use. */
-static int send_result(struct saver *s, struct saver_message *m) {
-        m->stuck = ring_stuck(s->ring);
-        TRY(send_message(s, m));
-        return m->stuck ? CAIRN_ERR_TIMEOUT : 0;
 }
 
 static int write_cut(struct saver *s, const struct copied *copied) {
@@ -189,7 +183,7 @@ static int write_cut(struct saver *s, const struct copied *copied) {
                                        .clock = &clock_system,
                                        .wait = wait_for_ring,
                                        .context = s,
-                                       .deadline_ns = storage_deadline(s, s->source.image_bytes)};
+                                       .deadline_ns = storage_deadline(s->source.image_bytes)};
         struct written written;
         uint64_t start_ns = clock_now(&clock_system);
         m.status = writer_write(&job, s->ring, &s->source, &s->staging, copied, &written, &m.error);
@@ -201,7 +195,7 @@ static int write_cut(struct saver *s, const struct copied *copied) {
                 s->any_valid = false; /* cairnd may ask for this very cut again */
         add_warning(s, &m);
         disarm(s);
-        return send_result(s, &m);
+        return send_message(s, &m);
 }
 
 /* A demand that was declined before finds the trainer inside an update: the request is raised
@@ -374,14 +368,11 @@ static int on_seal(struct saver *s, const struct saver_message *m, struct wire_f
 }
 
 static int on_arm(struct saver *s, const struct saver_message *m, struct wire_fds *fds) {
-        _cleanup_close_ int parcel = wire_fds_take(fds, 0);
-        int files[2];
         disarm(s);
+        s->data_fd = wire_fds_take(fds, 0);
+        s->manifest_fd = wire_fds_take(fds, 1);
         s->attempt = m->attempt;
-        TRY(parcel_unpack(parcel, files, 2, NULL)); /* of no use without: another one is started */
-        s->data_fd = files[0];
-        s->manifest_fd = files[1];
-        s->armed = true;
+        s->armed = s->data_fd >= 0 && s->manifest_fd >= 0;
         s->take_wanted = s->take_wanted && !s->hold; /* that was for other files */
         return 0;
 }
@@ -406,7 +397,7 @@ static void on_take(struct saver *s, const struct saver_message *m) {
 
 static void close_files(struct saver *s) {
         for (uint32_t i = 0; i < s->file_count; i++)
-                ring_close(s->ring, s->files[i]);
+                (void) close(s->files[i]);
         s->file_count = 0;
         cleanup_close(&s->plan_fd);
         s->plan_fd = -1;
@@ -429,7 +420,7 @@ static int restore(struct saver *s, struct saver_message *reply) {
         if (r == 0 && staging_bytes > s->staging.bytes)
                 r = error_set(&reply->error, CAIRN_ERR_API, "restore", s->setup.run,
                               "staging is smaller than the plan");
-        job.deadline_ns = storage_deadline(s, r == 0 ? staging_bytes : 0);
+        job.deadline_ns = storage_deadline(r == 0 ? staging_bytes : 0);
         const struct cut_word none = {.phase = CUT_UPDATING};
         staging_note(&s->staging, STAGING_RESTORE, none, 0);
         if (r == 0)
@@ -449,7 +440,7 @@ static int restore_if_complete(struct saver *s) {
         reply.duration_ns = clock_now(&clock_system) - start_ns;
         add_warning(s, &reply);
         close_files(s);
-        return send_result(s, &reply);
+        return send_message(s, &reply);
 }
 
 static int on_restore(struct saver *s, const struct saver_message *m, struct wire_fds *fds) {
@@ -467,12 +458,9 @@ static int on_restore(struct saver *s, const struct saver_message *m, struct wir
 }
 
 static int on_files(struct saver *s, const struct saver_message *m, struct wire_fds *fds) {
-        _cleanup_close_ int parcel = wire_fds_take(fds, 0);
-        if (m->first != s->file_count || m->count == 0 || m->count > WIRE_FDS_MAX ||
-            m->count > RING_FILES_MAX - s->file_count)
-                return CAIRN_ERR_PEER;
-        TRY(parcel_unpack(parcel, s->files + s->file_count, m->count, NULL));
-        s->file_count += m->count;
+        for (uint32_t i = 0;
+             i < m->count && m->first + i == s->file_count && s->file_count < RING_FILES_MAX; i++)
+                s->files[s->file_count++] = wire_fds_take(fds, i);
         return restore_if_complete(s);
 }
 
@@ -571,9 +559,7 @@ int saver_main(int socket) {
         while (r >= 0)
                 r = serve(&s);
         /* at end-of-file the agent is gone, and what was begun is void: the kernel takes
-         * everything back, and what storage still holds when it lets go of it */
-        if (ring_stuck(s.ring))
-                return status_exit_code(CAIRN_ERR_TIMEOUT);
+         * everything back */
         disarm(&s);
         close_files(&s);
         free(s.payload);

@@ -42,10 +42,27 @@ fail:
         return NULL;
 }
 
+/* Whether one more line may be said about what others do to us: they must not fill the log. */
+static bool may_say(struct server *c) {
+        uint64_t now_ns = loop_now(c->loop);
+        if (now_ns >= c->say_from_ns + NSEC_PER_SEC) {
+                if (c->unsaid)
+                        log_event(LOG_LEVEL_WARNING,
+                                  "connections=\"%u more were refused or dropped\"", c->unsaid);
+                c->say_from_ns = now_ns;
+                c->said = c->unsaid = 0;
+        }
+        if (c->said < SERVER_SAY_MAX)
+                c->said++;
+        else
+                c->unsaid++;
+        return c->unsaid == 0;
+}
+
 void server_drop(struct connection *c, const char *why) {
         if (c->fd < 0)
                 return;
-        if (why)
+        if (why && may_say(c->server))
                 log_event(LOG_LEVEL_WARNING, "connection=%llu pid=%d dropped=\"%s\"",
                           (unsigned long long) c->serial, (int) c->pid, why);
         loop_unwatch(c->server->loop, &c->source);
@@ -234,7 +251,8 @@ static void receive(struct connection *c) {
         r = dispatch(c, e, &fds, &error);
         wire_fds_done(&fds);
         if (r < 0) {
-                log_error(LOG_LEVEL_WARNING, "serve request", &error);
+                if (may_say(c->server))
+                        log_error(LOG_LEVEL_WARNING, "serve request", &error);
                 server_fail(&to, &error);
         }
         if (server_reach(&to) && c->closing && !c->out)
@@ -271,6 +289,39 @@ static bool in_group(int fd, gid_t primary, gid_t group) {
         return false;
 }
 
+static bool is_idle(const struct connection *c) {
+        return c->fd >= 0 && !c->session && !c->run;
+}
+
+static size_t idle_count(const struct server *c, uid_t uid) {
+        size_t count = 0;
+        for (size_t i = 0; i < CONNECTION_COUNT_MAX; i++)
+                count += is_idle(&c->connections[i]) && c->connections[i].uid == uid;
+        return count;
+}
+
+/* A free slot, or the oldest idle one of the user who has most of them; NULL: all are at work. */
+static struct connection *find_slot(struct server *c) {
+        struct connection *found = NULL;
+        size_t most = 0;
+        for (size_t i = 0; i < CONNECTION_COUNT_MAX; i++) {
+                struct connection *k = &c->connections[i];
+                if (k->fd < 0)
+                        return k;
+        }
+        for (size_t i = 0; i < CONNECTION_COUNT_MAX; i++) {
+                struct connection *k = &c->connections[i];
+                size_t count = is_idle(k) ? idle_count(c, k->uid) : 0;
+                if (count > most || (count && count == most && k->serial < found->serial)) {
+                        most = count;
+                        found = k;
+                }
+        }
+        if (found)
+                server_drop(found, "its user has the most connections, and all are taken");
+        return found;
+}
+
 int server_adopt(struct server *c, int fd, struct connection **ret, struct cairn_error *reterr) {
         struct ucred cred;
         socklen_t bytes = sizeof cred;
@@ -280,10 +331,7 @@ int server_adopt(struct server *c, int fd, struct connection **ret, struct cairn
                 return error_set(reterr, CAIRN_ERR_PERMISSION, "accept connection", "",
                                  "user %u is neither the agent's user nor root nor in its group",
                                  (unsigned) cred.uid);
-        struct connection *slot = NULL;
-        for (size_t i = 0; i < CONNECTION_COUNT_MAX && !slot; i++)
-                if (c->connections[i].fd < 0)
-                        slot = &c->connections[i];
+        struct connection *slot = find_slot(c);
         if (!slot)
                 return error_set(reterr, CAIRN_ERR_BUSY, "accept connection", "",
                                  "%d connections are open, which is the limit",
@@ -314,7 +362,8 @@ static void listener_ready(void *context, uint32_t events) {
         int fd = accept4(c->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         struct cairn_error error = CAIRN_ERROR_INIT;
         if (fd >= 0 && server_adopt(c, fd, NULL, &error) < 0) {
-                log_error(LOG_LEVEL_WARNING, "accept connection", &error);
+                if (may_say(c))
+                        log_error(LOG_LEVEL_WARNING, "accept connection", &error);
                 (void) close(fd);
         }
 }

@@ -15,7 +15,10 @@
  * A handler returns 0 (it answered, or will: server_later keeps the address of an answer) or a
  * negative status with *reterr filled, which becomes a Failure. It takes descriptors out of `fds`;
  * the rest is closed. Garbage ends the connection with one log line. Whatever would block is
- * queued, at most SERVER_OUT_MAX packets a connection; a peer that does not read is dropped.
+ * queued, at most SERVER_OUT_MAX packets a connection; a peer that does not read is dropped. When
+ * all slots are taken, the user who has most connections that are neither a trainer's nor a `cairn
+ * run`'s loses the oldest of them, so that nobody can keep the others out. What strangers and
+ * garbage cause is logged at most SERVER_SAY_MAX times a second.
  *
  * Connections are slots: a dropped one stays readable until the handler has returned. Compare
  * `serial` before using one that was kept (struct reply_to).
@@ -30,6 +33,7 @@
 #define SERVER_OUT_MAX 64
 #define SERVER_HELLO_NS (10 * NSEC_PER_SEC)
 #define SERVER_FILE_NS NSEC_PER_SEC
+#define SERVER_SAY_MAX 10
 #define SERVER_FEATURES UINT64_C(0)
 #define SERVER_SOFTWARE "cairnd " CAIRN_VERSION
 
@@ -91,6 +95,8 @@ struct server {
         ino_t listen_inode;
         bool listen_lost; /* said already that it cannot be made again */
         uint64_t serial_last;
+        uint64_t say_from_ns; /* the second that the next two count */
+        unsigned said, unsaid;
         struct connection *connections; /* CONNECTION_COUNT_MAX slots */
 };
 

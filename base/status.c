@@ -52,6 +52,7 @@ static const struct errno_row {
         {EXDEV, CAIRN_ERR_PERMISSION, "the path or a link in it leaves its folder"},
         {EROFS, CAIRN_ERR_CANNOT_WRITE, "mount the file system writable or choose another store"},
         {ENOTDIR, CAIRN_ERR_CANNOT_WRITE, "a part of the path is not a folder"},
+        {EISDIR, CAIRN_ERR_CANNOT_WRITE, "a folder has the name of the file: move it away"},
         {ENOENT, CAIRN_ERR_NOTFOUND, ""},
         {EEXIST, CAIRN_ERR_EXISTS, ""},
         {ETIMEDOUT, CAIRN_ERR_TIMEOUT, ""},

@@ -72,6 +72,9 @@ int run_open(const struct io_ops *io, int store_dirfd, const char *run, int *ret
         if (fd < 0 && errno == ENOENT)
                 return error_set(reterr, CAIRN_ERR_NOTFOUND, "open run", run,
                                  "the store has no run of this name");
+        if (fd < 0 && (errno == ENOTDIR || errno == ELOOP))
+                return error_set(reterr, CAIRN_ERR_CORRUPT, "open run", run,
+                                 "this is no folder, or leads out of the store: not a run");
         if (fd < 0)
                 return error_set_errno(reterr, errno, "open run", run);
         *ret_dirfd = fd;

@@ -160,7 +160,8 @@ static int load_commit(const struct io_ops *io, int run_dirfd, const char *name,
         char path[VERIFY_PATH_BYTES];
 
         verify_path(path, name, COMMIT_NAME);
-        int r = file_load(io, run_dirfd, path, FILE_COMMIT, arena, ret, NULL, NULL, reterr);
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        int r = file_load(io, run_dirfd, path, FILE_COMMIT, arena, ret, NULL, NULL, &e);
         if (r == CAIRN_ERR_NOTFOUND) {
                 _cleanup_(opened_done) struct opened directory = {
                         io, io->openat(io->context, run_dirfd, name, O_RDONLY | O_DIRECTORY, 0)};
@@ -172,6 +173,12 @@ static int load_commit(const struct io_ops *io, int run_dirfd, const char *name,
                         "the group record is missing: the checkpoint was not committed or is "
                         "damaged");
         }
+        /* A link or a file of such a name is a decoy, not storage that fails. */
+        if (r < 0 && (e.system_code == ENOTDIR || e.system_code == ELOOP))
+                return corrupt(reterr, "open checkpoint", name,
+                               "this is no folder, or leads out of the run: not a checkpoint");
+        if (r < 0 && reterr)
+                *reterr = e;
         TRY(r);
         return check_name(name, path, ret->head, reterr);
 }

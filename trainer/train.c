@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "trainer/train.h"
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "trainer/matmul.h"
 #include "trainer/stop.h"
@@ -60,6 +61,10 @@ static int open_log(struct train *t, struct cairn_error *reterr) {
         char in_run_dir[4096];
         int64_t last;
 
+        /* The operator's own links are meant; in the run's folder there may be others'. */
+        _cleanup_free_ char *resolved = path ? realpath(path, NULL) : NULL;
+        if (resolved)
+                path = resolved;
         if (!path && session->run_dir && session->run_dir[0]) {
                 (void) snprintf(in_run_dir, sizeof(in_run_dir), "%s/log.jsonl", session->run_dir);
                 path = in_run_dir;

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
+#include <sys/stat.h>
 
 static const char line_begin[] = "{\"step\":";
 
@@ -78,10 +79,15 @@ int training_log_open(struct training_log *l, const char *path, int64_t step, bo
         if (!path)
                 return 0;
         for (int round = 0; round < 2; round++) {
+                struct stat st;
                 _cleanup_close_ int fd =
-                        open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0666);
-                if (fd < 0)
+                        open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW,
+                             0666);
+                if (fd < 0 || fstat(fd, &st) < 0)
                         return error_set_errno(reterr, errno, "open log (--log)", path);
+                if (!S_ISREG(st.st_mode))
+                        return error_set(reterr, CAIRN_ERR_EXISTS, "open log (--log)", path,
+                                         "a log is a regular file, for it is cut back on a resume");
                 if (step == 0 && keep_previous && round == 0 && lseek(fd, 0, SEEK_END) > 0) {
                         /* Cutting nothing: only looks whether it is ours. */
                         TRY(cut_back(fd, path, INT64_MAX, &ignored, reterr));

@@ -9,7 +9,8 @@
  * never lacks its line. An evaluation belongs to the interval after its step. training_log_open
  * therefore cuts the file back to the restored step without that step's evaluation: the run will
  * write those lines again. A file that is not such a log is refused, never cut; the log of a run
- * that starts anew is kept as FILE.previous.
+ * that starts anew is kept as FILE.previous. A link is not followed: others may write into a run's
+ * folder.
  */
 #ifndef CAIRN_TRAINER_TRAINING_LOG_H
 #define CAIRN_TRAINER_TRAINING_LOG_H

@@ -215,18 +215,56 @@ static void test_queue(void **state) {
         (void) close(fd);
 }
 
+/* Nobody keeps the others out: the oldest connection that does no work makes room, others stay. */
 static void test_limit(void **state) {
-        int fds[CONNECTION_COUNT_MAX + 4], r;
+        int fds[CONNECTION_COUNT_MAX + 2], r;
         (void) state;
-        for (size_t i = 0; i < CONNECTION_COUNT_MAX + 4; i++) {
+        for (size_t i = 0; i < CONNECTION_COUNT_MAX; i++) {
                 fds[i] = connected();
                 turn(1);
         }
-        assert_null(receive(fds[CONNECTION_COUNT_MAX], &r)); /* closed at once */
-        assert_int_equal(r, CAIRN_ERR_PEER);
+        server.connections[0].run = (struct run *) folder; /* only compared with NULL */
+        for (size_t i = CONNECTION_COUNT_MAX; i < CONNECTION_COUNT_MAX + 2; i++) {
+                fds[i] = connected();
+                say_hello(fds[i], WIRE_PROTOCOL, TOOL);
+                assert_non_null(receive(fds[i], &r));
+        }
+        assert_int_equal(closed, 2);
+        for (size_t i = 1; i <= 2; i++) {
+                assert_null(receive(fds[i], &r));
+                assert_int_equal(r, CAIRN_ERR_PEER);
+        }
+        say_hello(fds[0], WIRE_PROTOCOL, TOOL);
+        assert_non_null(receive(fds[0], &r));
         say_hello(fds[3], WIRE_PROTOCOL, TOOL);
         assert_non_null(receive(fds[3], &r));
-        for (size_t i = 0; i < CONNECTION_COUNT_MAX + 4; i++)
+        for (size_t i = 0; i < CONNECTION_COUNT_MAX; i++) /* all at work: the next one is refused */
+                server.connections[i].run = (struct run *) folder;
+        int late = connected();
+        assert_null(receive(late, &r));
+        assert_int_equal(r, CAIRN_ERR_PEER);
+        (void) close(late);
+        for (size_t i = 0; i < CONNECTION_COUNT_MAX + 2; i++)
+                (void) close(fds[i]);
+}
+
+/* Who has most connections loses one, not who came first. */
+static void test_fairness(void **state) {
+        int fds[CONNECTION_COUNT_MAX + 1], r;
+        (void) state;
+        for (size_t i = 0; i < CONNECTION_COUNT_MAX; i++) {
+                fds[i] = connected();
+                turn(1);
+                server.connections[i].uid = i < CONNECTION_COUNT_MAX / 2 - 1 ? 1000 : 1001;
+        }
+        fds[CONNECTION_COUNT_MAX] = connected();
+        say_hello(fds[CONNECTION_COUNT_MAX], WIRE_PROTOCOL, TOOL);
+        assert_non_null(receive(fds[CONNECTION_COUNT_MAX], &r));
+        assert_null(receive(fds[CONNECTION_COUNT_MAX / 2 - 1], &r));
+        assert_int_equal(r, CAIRN_ERR_PEER);
+        say_hello(fds[0], WIRE_PROTOCOL, TOOL);
+        assert_non_null(receive(fds[0], &r));
+        for (size_t i = 0; i < CONNECTION_COUNT_MAX + 1; i++)
                 (void) close(fds[i]);
 }
 
@@ -296,9 +334,9 @@ static void test_file_removed(void **state) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 int main(void) {
         const struct CMUnitTest tests[] = {
-                TEST(test_conversation), TEST(test_refusals), TEST(test_garbage),
-                TEST(test_queue),        TEST(test_limit),    TEST(test_socket_file),
-                TEST(test_file_removed),
+                TEST(test_conversation), TEST(test_refusals),     TEST(test_garbage),
+                TEST(test_queue),        TEST(test_limit),        TEST(test_fairness),
+                TEST(test_socket_file),  TEST(test_file_removed),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

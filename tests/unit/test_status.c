@@ -55,6 +55,7 @@ static void test_errno_mapping(void **state) {
                 {EPERM, CAIRN_ERR_PERMISSION},
                 {EROFS, CAIRN_ERR_CANNOT_WRITE},
                 {ENOTDIR, CAIRN_ERR_CANNOT_WRITE},
+                {EISDIR, CAIRN_ERR_CANNOT_WRITE},
                 {ENOENT, CAIRN_ERR_NOTFOUND},
                 {EEXIST, CAIRN_ERR_EXISTS},
                 {ETIMEDOUT, CAIRN_ERR_TIMEOUT},

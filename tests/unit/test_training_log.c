@@ -123,6 +123,23 @@ static void test_other_files_are_refused(void **state) {
                         assert_content(path, others[i]);
                 }
         assert_true(training_log_open(&l, "/nonexistent/log", 0, true, &last, &e) < 0);
+        assert_int_equal(training_log_open(&l, "/dev/null", 0, true, &last, &e), CAIRN_ERR_EXISTS);
+}
+
+static void test_links_are_not_followed(void **state) {
+        struct training_log l;
+        char link[4300];
+        int64_t last;
+
+        (void) snprintf(link, sizeof link, "%s.link", path);
+        fresh_file(S1);
+        assert_int_equal(symlink(path, link), 0);
+        assert_int_equal(training_log_open(&l, link, 0, true, &last, NULL), CAIRN_ERR_PERMISSION);
+        assert_content(path, S1);
+        assert_int_equal(unlink(path), 0);
+        assert_int_equal(training_log_open(&l, link, 0, true, &last, NULL), CAIRN_ERR_PERMISSION);
+        assert_true(access(path, F_OK) < 0);
+        assert_int_equal(unlink(link), 0);
 }
 
 static void test_no_log_and_a_full_disk(void **state) {
@@ -147,6 +164,7 @@ int main(void) {
                 cmocka_unit_test(test_cut_back),
                 cmocka_unit_test(test_previous_is_kept),
                 cmocka_unit_test(test_other_files_are_refused),
+                cmocka_unit_test(test_links_are_not_followed),
                 cmocka_unit_test(test_no_log_and_a_full_disk),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
