@@ -7,7 +7,8 @@
 #     make demo [DATA=FILE]             installs what is missing, builds, runs the demonstration
 #     make check                        every test that needs no GPU; ends with "N passed, N failed"
 #     make check-unit check-sim check-e2e check-model check-lint    its parts
-#     make check-kill [ROUNDS=N] [SEED=N]        random kills, as many as you like
+#     make check-kill check-reattach check-postmortem [ROUNDS=N] [SEED=N]    random kills, as many as you like
+#     make check-outage [SECONDS=60]             storage and agent that are away for so long
 #     make build/tests/unit/test_log    one test program
 #     make bench [SIZE=1G] [ROUNDS=5] [DIR=.]    speeds beside what the machine can do (docs/PERFORMANCE.md)
 #     make fuzz [FUZZ_SECONDS=10] [TARGET=file]  libFuzzer under sanitizers (docs/TESTING.md)

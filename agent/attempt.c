@@ -7,8 +7,9 @@
 
 #define OPEN_PAUSE_NS_MIN (500 * NSEC_PER_MSEC)
 #define RETAIN_COMMITS_MAX 4
+#define RETAIN_TOLD 2 /* failures in a row */
 #define FOLLOW_NS NSEC_PER_SEC
-#define OPEN_PAUSE_NS_MAX (60 * NSEC_PER_SEC)
+#define OPEN_PAUSE_NS_MAX (5 * NSEC_PER_SEC) /* the first commit after an outage waits so long */
 
 enum commit_reason {
         REASON_SCHEDULED = 0,
@@ -18,18 +19,16 @@ enum commit_reason {
 };
 
 static void close_files(struct rank_cut *row) {
-        if (row->data_fd >= 0)
-                (void) close(row->data_fd);
-        if (row->manifest_fd >= 0)
-                (void) close(row->manifest_fd);
-        row->data_fd = row->manifest_fd = -1;
+        if (row->parcel >= 0)
+                (void) close(row->parcel);
+        row->parcel = -1;
 }
 
 static void attempt_clear(struct run *run, struct run_attempt *a) {
         for (size_t i = 0; i < SESSION_COUNT_MAX; i++) {
                 if (a->run) /* else never used: descriptors are not set yet */
                         close_files(&a->ranks[i]);
-                a->ranks[i] = (struct rank_cut){.data_fd = -1, .manifest_fd = -1};
+                a->ranks[i] = (struct rank_cut){.parcel = -1};
         }
         a->run = run;
         a->state = ATTEMPT_EMPTY;
@@ -120,17 +119,7 @@ bool attempts_uneven(const struct run *run) {
 
 /* ---- giving up ---- */
 
-static void log_failure(const struct run_attempt *a, const struct cairn_error *error) {
-        const struct run *run = a->run;
-        char text[700], store[700];
-        log_event(LOG_LEVEL_ERROR,
-                  "run=%s generation=%llu attempt=%u checkpoint=failed store=\"%s\" error=\"%s\"",
-                  run->name, (unsigned long long) run->generation, a->number,
-                  text_escape(store, sizeof store, run->store, strlen(run->store)),
-                  error_format(error, text, sizeof text));
-}
-
-/* Once an attempt: one line, one count, and everybody who waits for it hears. */
+/* Once an attempt: one count, and everybody who waits for it hears. */
 static void doom(struct run_attempt *a, const struct cairn_error *error) {
         struct run *run = a->run;
         if (a->doomed || a->state == ATTEMPT_EMPTY || a->state == ATTEMPT_DISCARDING)
@@ -153,7 +142,7 @@ static void doom(struct run_attempt *a, const struct cairn_error *error) {
         a->error = run->last_error = *error;
         if (used)
                 run->attempts_failed++;
-        log_failure(a, error);
+        outage_failed(run, a->number, error);
         demand_failed(run, a, error);
 }
 
@@ -169,7 +158,7 @@ static void discarded(void *context, const struct store_message *reply, struct w
         /* With its folder, its run or its store it is gone, too. */
         if (reply->status < 0 && reply->status != CAIRN_ERR_NOTFOUND &&
             reply->status != CAIRN_ERR_MISMATCH)
-                log_error(LOG_LEVEL_WARNING, "discard attempt", &reply->error);
+                log_error(outage_level(a->run), "discard attempt", &reply->error);
         attempt_clear(a->run, a);
 }
 
@@ -180,7 +169,7 @@ static void discard(struct run_attempt *a) {
                 close_files(&a->ranks[i]);
         a->state = ATTEMPT_DISCARDING;
         if (run_store_request(a->run, &m, discarded, a, &error) < 0) {
-                log_error(LOG_LEVEL_WARNING, "discard attempt", &error);
+                log_error(outage_level(a->run), "discard attempt", &error);
                 attempt_clear(a->run, a);
         }
 }
@@ -214,8 +203,11 @@ static void retained(void *context, const struct store_message *reply, struct wi
         struct run *run = context;
         (void) fds;
         run->retaining = false;
+        /* It is tried again after the next commit. Where there is none, that is what is told. */
+        run->retain_failures = reply->status < 0 ? run->retain_failures + 1 : 0;
         if (reply->status < 0)
-                log_error(LOG_LEVEL_WARNING, "prune old checkpoints", &reply->error);
+                log_error(run->retain_failures == RETAIN_TOLD ? LOG_LEVEL_WARNING : LOG_LEVEL_DEBUG,
+                          "prune old checkpoints", &reply->error);
         else if (reply->count)
                 log_event(LOG_LEVEL_INFO, "run=%s pruned=%u keep_last=%u", run->name, reply->count,
                           run->keep_last);
@@ -286,6 +278,7 @@ static void publish_outcome(struct run_attempt *a, const struct commit_result *c
                   run->name, (unsigned long long) run->generation, a->number, run->committed_name,
                   (long long) c->step, (unsigned long long) c->bytes, c->existed,
                   (unsigned long long) ((run->committed_ns - a->ranks[0].cut_ns) / NSEC_PER_MSEC));
+        outage_over(run);
 }
 
 static void committed(void *context, const struct store_message *reply, struct wire_fds *fds) {
@@ -438,7 +431,7 @@ static void open_failed(struct run_attempt *a, const struct cairn_error *error) 
         run->fenced = run->fenced || error->status == CAIRN_ERR_STALE;
         run->last_error = *error;
         run->attempts_failed++;
-        log_failure(a, error);
+        outage_failed(run, a->number, error);
         demand_fail_all(run, error);
         /* Its folder may be there, or part of its files. */
         discard(a);
@@ -459,7 +452,7 @@ static void forget_committed(struct run *run) {
 static void opened(void *context, const struct store_message *reply, struct wire_fds *fds) {
         struct run_attempt *a = context;
         struct cairn_error error = reply->error;
-        uint32_t first = reply->first, count = (uint32_t) fds->count / 2;
+        uint32_t first = reply->first, count = (uint32_t) fds->count;
         if (reply->status == 0 &&
             (count == 0 || first >= a->run->world || count > a->run->world - first))
                 (void) error_set(&error, CAIRN_ERR_FATAL, "open attempt", a->run->name,
@@ -469,10 +462,8 @@ static void opened(void *context, const struct store_message *reply, struct wire
                 open_failed(a, &error);
                 return;
         }
-        for (uint32_t i = 0; i < count; i++) {
-                a->ranks[first + i].data_fd = wire_fds_take(fds, 2 * i);
-                a->ranks[first + i].manifest_fd = wire_fds_take(fds, 2 * i + 1);
-        }
+        for (uint32_t i = 0; i < count; i++)
+                a->ranks[first + i].parcel = wire_fds_take(fds, i);
         if (first + count < a->run->world) {
                 ask_files(a, first + count);
                 return;
@@ -491,7 +482,7 @@ static void ask_files(struct run_attempt *a, uint32_t first) {
         struct store_message m = {.verb = STORE_ATTEMPT_OPEN,
                                   .attempt = a->number,
                                   .first = first,
-                                  .count = left < WIRE_FDS_MAX / 2 ? left : WIRE_FDS_MAX / 2};
+                                  .count = left < WIRE_FDS_MAX ? left : WIRE_FDS_MAX};
         if (run_store_request(a->run, &m, opened, a, &error) < 0)
                 open_failed(a, &error);
 }
@@ -543,13 +534,13 @@ static void arm(struct run *run, uint32_t rank) {
         for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++) {
                 struct run_attempt *b = &run->attempts[i];
                 if (b->state == ATTEMPT_OPEN && !b->doomed && b->ranks[rank].state == RANK_NONE &&
-                    b->ranks[rank].data_fd >= 0 && (!a || b->number < a->number))
+                    b->ranks[rank].parcel >= 0 && (!a || b->number < a->number))
                         a = b;
         }
         if (!a)
                 return;
         struct rank_cut *row = &a->ranks[rank];
-        if (session_arm(s, a->number, row->data_fd, row->manifest_fd) == 0)
+        if (session_arm(s, a->number, row->parcel) == 0)
                 row->state = RANK_ARMED;
         /* Sent or lost with its saver: these files are handed out once. */
         close_files(row);

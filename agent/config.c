@@ -10,7 +10,8 @@ void config_init(struct config *c) {
         *c = (struct config){.keep_last = 3,
                              .group = "cairn",
                              .log_level = LOG_LEVEL_INFO,
-                             .stop_deadline_s = 30};
+                             .stop_deadline_s = 30,
+                             .storage_timeout_s = 600};
 }
 
 static bool parse_number(const char *text, uint64_t max, uint64_t *ret, const char **ret_end) {
@@ -94,6 +95,8 @@ int config_set(struct config *c, const char *key, const char *value, struct cair
         }
         if (!strcmp(key, "stop_deadline_s"))
                 return set_count(key, value, 1, 86400, &c->stop_deadline_s, reterr);
+        if (!strcmp(key, "storage_timeout_s"))
+                return set_count(key, value, 1, 86400, &c->storage_timeout_s, reterr);
         if (!strcmp(key, "staging_bytes_max")) {
                 if (!config_parse_bytes(value, &c->staging_bytes_max))
                         return error_set(reterr, CAIRN_ERR_API, "read setting", key,
@@ -103,7 +106,7 @@ int config_set(struct config *c, const char *key, const char *value, struct cair
         }
         return error_set(reterr, CAIRN_ERR_API, "read setting", key,
                          "there is no such key; known are store, socket, staging_bytes_max, "
-                         "keep_last, group, log_level, stop_deadline_s");
+                         "keep_last, group, log_level, stop_deadline_s, storage_timeout_s");
 }
 
 struct load {

@@ -9,7 +9,8 @@
  *
  * Keys: store (absolute path), socket (path), staging_bytes_max (bytes; K, M, G, T suffixes),
  * keep_last (checkpoints), group (may operate besides the owner and root), log_level,
- * stop_deadline_s. Errors are CAIRN_ERR_API with a sentence: the main ends with 64.
+ * stop_deadline_s, storage_timeout_s. Errors are CAIRN_ERR_API with a sentence: the main ends with
+ * 64.
  */
 #ifndef CAIRN_AGENT_CONFIG_H
 #define CAIRN_AGENT_CONFIG_H
@@ -28,7 +29,8 @@ struct config {
         uint32_t keep_last;
         char group[64];
         enum log_level log_level;
-        uint64_t stop_deadline_s; /* SIGTERM to cairnd: trainers have that long */
+        uint64_t stop_deadline_s;   /* SIGTERM to cairnd: trainers have that long */
+        uint64_t storage_timeout_s; /* a transfer that has not ended by then is given up */
         bool embedded;
 };
 

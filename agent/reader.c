@@ -88,6 +88,10 @@ static int wait(const struct check *c, struct cairn_error *reterr) {
         if (c->job->wait(c->job->context, ring_event_fd(c->ring)) < 0)
                 return error_set(reterr, CAIRN_ERR_PEER, "read checkpoint", "",
                                  "the agent is gone");
+        if (clock_now(c->job->clock) >= c->job->deadline_ns)
+                return error_set(reterr, CAIRN_ERR_TIMEOUT, "read checkpoint", "",
+                                 "storage gave %" PRIu64 " of %" PRIu64 " bytes in time",
+                                 ring_bytes_done(c->ring), c->pushed_bytes);
         return 0;
 }
 
@@ -154,8 +158,6 @@ static int read_and_check(struct check *c, bool image, struct cairn_error *reter
                 TRY(check_arrived(c, CHECK_BYTES, reterr));
                 if (c->checked_bytes == before)
                         TRY(wait(c, reterr));
-                if (clock_now(c->job->clock) >= c->job->deadline_ns)
-                        return 0; /* ring_end says so */
         }
         return check_arrived(c, UINT64_MAX, reterr);
 }
@@ -166,7 +168,11 @@ static int transfer(struct check *c, struct cairn_error *reterr) {
         TRY(ring_begin(c->ring, RING_READ, job->fds, job->file_count, image ? job->file_count : 0,
                        reterr));
         int r = read_and_check(c, image, reterr);
-        TRY_KEEP(ring_end(c->ring, job->deadline_ns, r == 0 ? reterr : NULL));
+        /* After an error of ours the transfers still have to end before staging is used again. */
+        while (r < 0 && r != CAIRN_ERR_PEER && !ring_idle(c->ring))
+                if (wait(c, NULL) < 0)
+                        break;
+        TRY_KEEP(ring_end(c->ring, 0, r == 0 ? reterr : NULL));
         if (r == 0 && c->checked_count != job->range_count)
                 r = error_set(reterr, CAIRN_ERR_FATAL, "read checkpoint", "",
                               "ranges were left unchecked");

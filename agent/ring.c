@@ -23,17 +23,28 @@
 #define BUFFERED                                                                                 \
         "buffered transfers instead, which take processor time; a store on another file system " \
         "goes past the page cache"
-#define RING_COMMAND_NS (60 * NSEC_PER_SEC)
-/* User data of the queue's poll and of a sync; a sync counts as one byte that has to settle. */
-enum { RING_WORKERS = 4, QUEUE_EVENT = RING_DEPTH, SYNC_EVENT, SYNC_WEIGHT = 1 };
+/* User data of the queue's poll, of a sync and of a reservation; each of those two counts as one
+ * byte that has to settle. */
+enum { RING_WORKERS = 4, QUEUE_EVENT = RING_DEPTH, SYNC_EVENT, RESERVE_EVENT, CALL_WEIGHT = 1 };
 
-/* What the main thread tells the I/O thread. Commands are answered, transfers are counted. */
-enum message_kind { MESSAGE_TRANSFER, MESSAGE_SYNC, MESSAGE_ATTACH, MESSAGE_BEGIN, MESSAGE_STOP };
+/* What the main thread tells the I/O thread. It waits for none of it: what belongs to a job is
+ * counted, the rest happens in order. */
+enum message_kind {
+        MESSAGE_TRANSFER,
+        MESSAGE_SYNC,
+        MESSAGE_RESERVE,
+        MESSAGE_ATTACH, /* memory, bytes; file: register it */
+        MESSAGE_BEGIN,  /* file: the job's number */
+        MESSAGE_END,
+        MESSAGE_CLOSE, /* file: a descriptor */
+        MESSAGE_STOP
+};
 struct message {
         enum message_kind kind;
         uint32_t file;
         uint64_t file_offset, region_offset, bytes;
-        uint64_t position; /* bytes that were pushed before it in this job */
+        uint64_t position;     /* bytes that were pushed before it in this job */
+        unsigned char *memory; /* NULL: region_offset says where in the region */
 };
 
 struct ring_file {
@@ -59,19 +70,23 @@ struct ring {
         enum ring_direction direction;
         struct ring_file files[RING_FILES_MAX];
         uint32_t file_count;
-        bool job_open, stuck, register_wanted;
+        bool job_open, stuck;
+        uint32_t job; /* its number */
         /* the job: done when settled == pushed; settled counts dropped bytes, too */
         uint64_t pushed;
         _Atomic uint64_t settled, bytes_done;
-        _Atomic uint64_t whole_to; /* everything before this position has settled */
-        _Atomic bool failed, stopping;
+        _Atomic uint64_t whole_to;  /* everything before this position has settled */
+        _Atomic uint32_t job_begun; /* that whole_to is of; by the I/O thread */
+        _Atomic bool failed;
         int done_fd;
-        pthread_mutex_t mutex; /* error, warning, answer */
-        pthread_cond_t answered;
+        pthread_mutex_t mutex; /* error, error_file, warning */
         struct cairn_error error;
+        uint32_t error_file;
         char warning[1024];
-        bool answer_ready;
-        int answer;
+        /* whether io_uring could be set up */
+        pthread_cond_t started;
+        bool start_known;
+        int start_status;
         /* io_uring; touched by the I/O thread alone */
         struct io_uring uring;
         struct slot slots[RING_DEPTH];
@@ -79,6 +94,7 @@ struct ring {
         struct message current; /* being cut into pieces; bytes 0: none */
         unsigned in_flight;
         bool poll_armed, files_registered, buffers_registered, stop_seen;
+        uint32_t call_file; /* of the sync or reservation in flight */
         bool busy[RING_DEPTH];
 };
 
@@ -108,7 +124,7 @@ static void settle(struct ring *r, uint64_t bytes, bool good) {
 }
 
 static void fail_job(struct ring *r, const char *operation, int status, int error_number,
-                     uint64_t offset) {
+                     uint32_t file, uint64_t offset) {
         if (!operation)
                 operation = r->direction == RING_WRITE ? "write data" : "read data";
         (void) pthread_mutex_lock(&r->mutex);
@@ -123,6 +139,7 @@ static void fail_job(struct ring *r, const char *operation, int status, int erro
                                          "checkpoint says",
                                          (unsigned long long) offset);
                 r->error.offset = offset;
+                r->error_file = file;
         }
         (void) pthread_mutex_unlock(&r->mutex);
         atomic_store(&r->failed, true);
@@ -138,9 +155,12 @@ static void stop_direct(struct ring *r, uint32_t file, int error_number) {
         add_warning(r, "O_DIRECT refused", error_number, BUFFERED);
 }
 
+static unsigned char *memory_of(const struct ring *r, const struct message *m) {
+        return m->memory ? m->memory : r->base + m->region_offset;
+}
+
 static bool is_aligned(const struct ring *r, const struct message *m, uint32_t alignment) {
-        return (m->file_offset | m->bytes | (uintptr_t) (r->base + m->region_offset)) % alignment ==
-               0;
+        return (m->file_offset | m->bytes | (uintptr_t) memory_of(r, m)) % alignment == 0;
 }
 
 /* A piece that does not fit O_DIRECT makes its file buffered from here on. Returns whether it goes
@@ -163,6 +183,15 @@ static void write_behind(const struct ring *r, const struct message *m, bool dir
                                        (off64_t) m->bytes, SYNC_FILE_RANGE_WRITE);
 }
 
+static void skip(struct message *m, uint64_t bytes) {
+        m->file_offset += bytes;
+        if (m->memory)
+                m->memory += bytes;
+        else
+                m->region_offset += bytes;
+        m->bytes -= bytes;
+}
+
 /* The outcome of one transfer call: 0 the piece is finished, 1 the rest is in *m to be done again,
  * -1 the job failed. */
 static int after_transfer(struct ring *r, struct message *m, bool direct, ssize_t result) {
@@ -173,12 +202,12 @@ static int after_transfer(struct ring *r, struct message *m, bool direct, ssize_
                 return 1;
         }
         if (result < 0) {
-                fail_job(r, NULL, 0, (int) -result, m->file_offset);
+                fail_job(r, NULL, 0, (int) -result, m->file, m->file_offset);
                 return -1;
         }
         if (result == 0) {
                 bool writing = r->direction == RING_WRITE;
-                fail_job(r, NULL, CAIRN_ERR_CORRUPT, writing ? EIO : 0, m->file_offset);
+                fail_job(r, NULL, CAIRN_ERR_CORRUPT, writing ? EIO : 0, m->file, m->file_offset);
                 return -1;
         }
         uint64_t moved = (uint64_t) result;
@@ -195,25 +224,31 @@ static int after_transfer(struct ring *r, struct message *m, bool direct, ssize_
                 return 1;
         }
         settle(r, moved, true);
-        m->file_offset += moved;
-        m->region_offset += moved;
-        m->bytes -= moved;
+        skip(m, moved);
         return 1;
 }
 
 /* A sync that failed may have lost what was written before it: the job is doomed, nothing is
  * retried. */
-static void after_sync(struct ring *r, int result) {
+static void after_sync(struct ring *r, uint32_t file, int result) {
         if (result < 0)
-                fail_job(r, "sync data", 0, -result, UINT64_MAX);
-        settle(r, SYNC_WEIGHT, false);
+                fail_job(r, "sync data", 0, -result, file, UINT64_MAX);
+        settle(r, CALL_WEIGHT, false);
+}
+
+/* Where space cannot be reserved the writes will tell. */
+static void after_reserve(struct ring *r, uint32_t file, int result) {
+        if (result < 0 && result != -EOPNOTSUPP && result != -ENOSYS && result != -EINTR &&
+            result != -EINVAL)
+                fail_job(r, "reserve space", 0, -result, file, UINT64_MAX);
+        settle(r, CALL_WEIGHT, false);
 }
 
 static int piece_fault(struct ring *r, const struct message *m) {
         int error_number =
                 fault_point(r->direction == RING_WRITE ? FAULT_DATA_WRITE : FAULT_RESTORE_READ);
         if (error_number)
-                fail_job(r, NULL, 0, error_number, m->file_offset);
+                fail_job(r, NULL, 0, error_number, m->file, m->file_offset);
         return error_number;
 }
 
@@ -222,19 +257,9 @@ static struct message cut_piece(struct message *whole) {
         struct message piece = *whole;
         if (piece.bytes > RING_REQUEST_BYTES)
                 piece.bytes = RING_REQUEST_BYTES;
-        whole->file_offset += piece.bytes;
-        whole->region_offset += piece.bytes;
         whole->position += piece.bytes;
-        whole->bytes -= piece.bytes;
+        skip(whole, piece.bytes);
         return piece;
-}
-
-static void answer(struct ring *r, int status) {
-        (void) pthread_mutex_lock(&r->mutex);
-        r->answer = status;
-        r->answer_ready = true;
-        (void) pthread_cond_signal(&r->answered);
-        (void) pthread_mutex_unlock(&r->mutex);
 }
 
 /* ---- threads ---- */
@@ -249,7 +274,7 @@ static void transfer_all(struct ring *r, struct message *whole) {
                                 break;
                         }
                         bool direct = piece_direct(r, &piece);
-                        void *memory = r->base + piece.region_offset;
+                        void *memory = memory_of(r, &piece);
                         int fd = r->files[piece.file].fd;
                         ssize_t n =
                                 r->direction == RING_WRITE
@@ -262,20 +287,38 @@ static void transfer_all(struct ring *r, struct message *whole) {
         }
 }
 
+static int outcome(int result) {
+        return result < 0 ? -errno : 0;
+}
+
 static void *worker_main(void *argument) {
         struct ring *r = argument;
         struct message m;
         for (;;) {
                 if (queue_pop(&r->queue, &m, UINT64_MAX) < 0)
                         continue;
-                if (m.kind == MESSAGE_STOP)
-                        return NULL;
-                if (m.kind == MESSAGE_TRANSFER)
+                switch (m.kind) {
+                case MESSAGE_TRANSFER:
                         transfer_all(r, &m);
-                else if (m.kind == MESSAGE_SYNC)
-                        after_sync(r, fdatasync(r->files[m.file].fd) < 0 ? -errno : 0);
-                else
-                        answer(r, 0);
+                        break;
+                case MESSAGE_SYNC:
+                        after_sync(r, m.file, outcome(fdatasync(r->files[m.file].fd)));
+                        break;
+                case MESSAGE_RESERVE:
+                        after_reserve(
+                                r, m.file,
+                                outcome(fallocate(r->files[m.file].fd, 0, 0, (off_t) m.bytes)));
+                        break;
+                case MESSAGE_CLOSE:
+                        (void) close((int) m.file);
+                        break;
+                case MESSAGE_STOP:
+                        return NULL;
+                case MESSAGE_ATTACH:
+                case MESSAGE_BEGIN:
+                case MESSAGE_END:
+                        break; /* nothing is registered */
+                }
         }
 }
 
@@ -306,92 +349,6 @@ static int uring_setup(struct ring *r) {
         return status;
 }
 
-static void warn_unregistered(struct ring *r, int error_number) {
-        struct rlimit limit = {0};
-        char effect[200];
-        (void) getrlimit(RLIMIT_MEMLOCK, &limit);
-        (void) snprintf(effect, sizeof effect,
-                        "plain buffers instead; %llu KiB of locked memory are needed and the limit "
-                        "is %llu KiB: raise it (ulimit -l, LimitMEMLOCK=)",
-                        (unsigned long long) (r->region_bytes / KiB),
-                        (unsigned long long) (limit.rlim_cur / KiB));
-        add_warning(r, "registering buffers refused", error_number, effect);
-}
-
-static void uring_attach(struct ring *r) {
-        if (r->buffers_registered)
-                (void) io_uring_unregister_buffers(&r->uring);
-        r->buffers_registered = false;
-        uint64_t count = (r->region_bytes + RING_REGISTER_BYTES_MAX - 1) / RING_REGISTER_BYTES_MAX;
-        if (r->options.without_registration || !r->register_wanted || count == 0 ||
-            count > RING_BUFFERS_MAX)
-                return;
-        struct iovec *buffers = calloc(count, sizeof *buffers);
-        if (!buffers)
-                return;
-        for (uint64_t i = 0; i < count; i++) {
-                uint64_t offset = i * RING_REGISTER_BYTES_MAX, left = r->region_bytes - offset;
-                buffers[i] = (struct iovec){
-                        .iov_base = r->base + offset,
-                        .iov_len = left < RING_REGISTER_BYTES_MAX ? left : RING_REGISTER_BYTES_MAX};
-        }
-        int status = io_uring_register_buffers(&r->uring, buffers, (unsigned) count);
-        free(buffers);
-        r->buffers_registered = status == 0;
-        if (status < 0)
-                warn_unregistered(r, -status);
-}
-
-static void uring_begin(struct ring *r) {
-        if (r->files_registered)
-                (void) io_uring_unregister_files(&r->uring);
-        int fds[RING_FILES_MAX];
-        for (uint32_t i = 0; i < r->file_count; i++)
-                fds[i] = r->files[i].fd;
-        int status = io_uring_register_files(&r->uring, fds, r->file_count);
-        r->files_registered = status == 0;
-        if (status < 0)
-                add_warning(r, "registering files refused", -status, "plain descriptors instead");
-}
-
-static void uring_prepare(struct ring *r, uint32_t index) {
-        struct slot *slot = &r->slots[index];
-        struct message *m = &slot->m;
-        r->busy[index] = true;
-        struct io_uring_sqe *sqe = io_uring_get_sqe(&r->uring);
-        CAIRN_ASSERT(sqe); /* twice as many entries as slots */
-        slot->direct = piece_direct(r, m);
-        void *memory = r->base + m->region_offset;
-        int fd = r->files_registered ? (int) m->file : r->files[m->file].fd;
-        uint64_t buffer = m->region_offset / RING_REGISTER_BYTES_MAX;
-        bool fixed = r->buffers_registered &&
-                     (m->region_offset + m->bytes - 1) / RING_REGISTER_BYTES_MAX == buffer;
-        unsigned bytes = (unsigned) m->bytes;
-        if (r->direction == RING_WRITE && fixed)
-                io_uring_prep_write_fixed(sqe, fd, memory, bytes, m->file_offset, (int) buffer);
-        else if (r->direction == RING_WRITE)
-                io_uring_prep_write(sqe, fd, memory, bytes, m->file_offset);
-        else if (fixed)
-                io_uring_prep_read_fixed(sqe, fd, memory, bytes, m->file_offset, (int) buffer);
-        else
-                io_uring_prep_read(sqe, fd, memory, bytes, m->file_offset);
-        if (r->files_registered)
-                io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
-        io_uring_sqe_set_data64(sqe, index);
-        r->in_flight++;
-}
-
-static void uring_sync(struct ring *r, uint32_t file) {
-        struct io_uring_sqe *sqe = io_uring_get_sqe(&r->uring);
-        CAIRN_ASSERT(sqe);
-        io_uring_prep_fsync(sqe, r->files_registered ? (int) file : r->files[file].fd,
-                            IORING_FSYNC_DATASYNC);
-        if (r->files_registered)
-                io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
-        io_uring_sqe_set_data64(sqe, SYNC_EVENT);
-        r->in_flight++;
-}
-
 /* Requests are taken in order, so nothing before the first piece that is in flight or waits to be
  * cut is missing. */
 static void uring_note_whole(struct ring *r) {
@@ -403,27 +360,134 @@ static void uring_note_whole(struct ring *r) {
         atomic_store(&r->whole_to, position);
 }
 
+static void warn_unregistered(struct ring *r, uint64_t bytes, int error_number) {
+        struct rlimit limit = {0};
+        char effect[200];
+        (void) getrlimit(RLIMIT_MEMLOCK, &limit);
+        (void) snprintf(effect, sizeof effect,
+                        "plain buffers instead; %llu KiB of locked memory are needed and the limit "
+                        "is %llu KiB: raise it (ulimit -l, LimitMEMLOCK=)",
+                        (unsigned long long) (bytes / KiB),
+                        (unsigned long long) (limit.rlim_cur / KiB));
+        add_warning(r, "registering buffers refused", error_number, effect);
+}
+
+static void uring_attach(struct ring *r, const struct message *m) {
+        if (r->buffers_registered)
+                (void) io_uring_unregister_buffers(&r->uring);
+        r->buffers_registered = false;
+        uint64_t count = (m->bytes + RING_REGISTER_BYTES_MAX - 1) / RING_REGISTER_BYTES_MAX;
+        if (r->options.without_registration || !m->file || count == 0 || count > RING_BUFFERS_MAX)
+                return;
+        struct iovec *buffers = calloc(count, sizeof *buffers);
+        if (!buffers)
+                return;
+        for (uint64_t i = 0; i < count; i++) {
+                uint64_t offset = i * RING_REGISTER_BYTES_MAX, left = m->bytes - offset;
+                buffers[i] = (struct iovec){
+                        .iov_base = m->memory + offset,
+                        .iov_len = left < RING_REGISTER_BYTES_MAX ? left : RING_REGISTER_BYTES_MAX};
+        }
+        int status = io_uring_register_buffers(&r->uring, buffers, (unsigned) count);
+        free(buffers);
+        r->buffers_registered = status == 0;
+        /* EFAULT: it was unmapped meanwhile, and another region follows. */
+        if (status < 0 && status != -EFAULT)
+                warn_unregistered(r, m->bytes, -status);
+}
+
+static void uring_begin(struct ring *r, const struct message *m) {
+        int fds[RING_FILES_MAX];
+        for (uint32_t i = 0; i < r->file_count; i++)
+                fds[i] = r->files[i].fd;
+        int status = io_uring_register_files(&r->uring, fds, r->file_count);
+        r->files_registered = status == 0;
+        if (status < 0)
+                add_warning(r, "registering files refused", -status, "plain descriptors instead");
+        r->current = (struct message){0};
+        uring_note_whole(r);
+        atomic_store(&r->job_begun, m->file);
+}
+
+/* A file that is registered stays open: one that was deleted would keep its space. */
+static void uring_end(struct ring *r) {
+        if (r->files_registered)
+                (void) io_uring_unregister_files(&r->uring);
+        r->files_registered = false;
+}
+
+static int uring_file(const struct ring *r, uint32_t file) {
+        return r->files_registered ? (int) file : r->files[file].fd;
+}
+
+static void uring_submit(struct ring *r, struct io_uring_sqe *sqe, uint64_t data) {
+        if (r->files_registered)
+                io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
+        io_uring_sqe_set_data64(sqe, data);
+        r->in_flight++;
+}
+
+static void uring_prepare(struct ring *r, uint32_t index) {
+        struct slot *slot = &r->slots[index];
+        struct message *m = &slot->m;
+        r->busy[index] = true;
+        struct io_uring_sqe *sqe = io_uring_get_sqe(&r->uring);
+        CAIRN_ASSERT(sqe); /* twice as many entries as slots */
+        slot->direct = piece_direct(r, m);
+        void *memory = memory_of(r, m);
+        int fd = uring_file(r, m->file);
+        uint64_t buffer = m->region_offset / RING_REGISTER_BYTES_MAX;
+        bool fixed = r->buffers_registered && !m->memory &&
+                     (m->region_offset + m->bytes - 1) / RING_REGISTER_BYTES_MAX == buffer;
+        unsigned bytes = (unsigned) m->bytes;
+        if (r->direction == RING_WRITE && fixed)
+                io_uring_prep_write_fixed(sqe, fd, memory, bytes, m->file_offset, (int) buffer);
+        else if (r->direction == RING_WRITE)
+                io_uring_prep_write(sqe, fd, memory, bytes, m->file_offset);
+        else if (fixed)
+                io_uring_prep_read_fixed(sqe, fd, memory, bytes, m->file_offset, (int) buffer);
+        else
+                io_uring_prep_read(sqe, fd, memory, bytes, m->file_offset);
+        uring_submit(r, sqe, index);
+}
+
+/* One of each at a time: user data, and which file, stand for it. */
+static void uring_call(struct ring *r, const struct message *m) {
+        struct io_uring_sqe *sqe = io_uring_get_sqe(&r->uring);
+        CAIRN_ASSERT(sqe);
+        r->call_file = m->file;
+        if (m->kind == MESSAGE_SYNC)
+                io_uring_prep_fsync(sqe, uring_file(r, m->file), IORING_FSYNC_DATASYNC);
+        else
+                io_uring_prep_fallocate(sqe, uring_file(r, m->file), 0, 0, m->bytes);
+        uring_submit(r, sqe, m->kind == MESSAGE_SYNC ? SYNC_EVENT : RESERVE_EVENT);
+}
+
 static void uring_command(struct ring *r, const struct message *m) {
         switch (m->kind) {
         case MESSAGE_TRANSFER:
                 r->current = *m;
-                return;
+                break;
         case MESSAGE_SYNC:
-                uring_sync(r, m->file);
-                return;
+        case MESSAGE_RESERVE:
+                uring_call(r, m);
+                break;
         case MESSAGE_ATTACH:
-                uring_attach(r);
+                uring_attach(r, m);
                 break;
         case MESSAGE_BEGIN:
-                r->current = (struct message){0};
-                uring_note_whole(r);
-                uring_begin(r);
+                uring_begin(r, m);
+                break;
+        case MESSAGE_END:
+                uring_end(r);
+                break;
+        case MESSAGE_CLOSE:
+                (void) close((int) m->file);
                 break;
         case MESSAGE_STOP:
                 r->stop_seen = true;
-                return;
+                break;
         }
-        answer(r, 0);
 }
 
 /* Move requests from the queue into free slots. */
@@ -452,9 +516,9 @@ static void uring_completion(struct ring *r, uint64_t index, int result) {
                 r->poll_armed = false;
                 return;
         }
-        if (index == SYNC_EVENT) {
+        if (index == SYNC_EVENT || index == RESERVE_EVENT) {
                 r->in_flight--;
-                after_sync(r, result);
+                (index == SYNC_EVENT ? after_sync : after_reserve)(r, r->call_file, result);
                 return;
         }
         struct slot *slot = &r->slots[index];
@@ -491,7 +555,7 @@ static void uring_loop(struct ring *r) {
                         break;
                 int status = io_uring_submit_and_wait(&r->uring, 1);
                 if (status < 0 && status != -EINTR && status != -EAGAIN && status != -EBUSY)
-                        fail_job(r, NULL, 0, -status, 0);
+                        fail_job(r, NULL, 0, -status, 0, 0);
                 struct io_uring_cqe *cqe;
                 while (io_uring_peek_cqe(&r->uring, &cqe) == 0) {
                         uint64_t index = io_uring_cqe_get_data64(cqe);
@@ -508,7 +572,11 @@ static void uring_loop(struct ring *r) {
 static void *uring_main(void *argument) {
         struct ring *r = argument;
         int status = uring_setup(r);
-        answer(r, status);
+        (void) pthread_mutex_lock(&r->mutex);
+        r->start_status = status;
+        r->start_known = true;
+        (void) pthread_cond_signal(&r->started);
+        (void) pthread_mutex_unlock(&r->mutex);
         if (status < 0)
                 return NULL;
         uring_loop(r);
@@ -516,32 +584,19 @@ static void *uring_main(void *argument) {
         return NULL;
 }
 
-static int wait_answer(struct ring *r) {
-        struct timespec until;
-        (void) clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_sec += (time_t) (RING_COMMAND_NS / NSEC_PER_SEC);
-        int error_number = 0;
-        (void) pthread_mutex_lock(&r->mutex);
-        while (!r->answer_ready && error_number == 0)
-                error_number = pthread_cond_timedwait(&r->answered, &r->mutex, &until);
-        bool ready = r->answer_ready;
-        int status = r->answer;
-        r->answer_ready = false;
-        (void) pthread_mutex_unlock(&r->mutex);
-        return ready ? status : -ETIMEDOUT;
-}
-
 static int start_uring(struct ring *r) {
         int error_number = pthread_create(&r->threads[0], NULL, uring_main, r);
         if (error_number)
                 return -error_number;
-        r->thread_count = 1;
-        int status = wait_answer(r);
-        if (status < 0) {
+        (void) pthread_mutex_lock(&r->mutex);
+        while (!r->start_known) /* set-up touches no storage */
+                (void) pthread_cond_wait(&r->started, &r->mutex);
+        (void) pthread_mutex_unlock(&r->mutex);
+        if (r->start_status < 0) {
                 (void) pthread_join(r->threads[0], NULL);
-                r->thread_count = 0;
-                return status;
+                return r->start_status;
         }
+        r->thread_count = 1;
         r->backend = RING_URING;
         return 0;
 }
@@ -549,12 +604,8 @@ static int start_uring(struct ring *r) {
 /* ---- the verbs ---- */
 
 static int init_sync(struct ring *r, struct cairn_error *reterr) {
-        pthread_condattr_t attributes;
-        (void) pthread_condattr_init(&attributes);
-        (void) pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
         (void) pthread_mutex_init(&r->mutex, NULL);
-        (void) pthread_cond_init(&r->answered, &attributes);
-        (void) pthread_condattr_destroy(&attributes);
+        (void) pthread_cond_init(&r->started, NULL);
         r->done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
         if (r->done_fd < 0)
                 return error_set_errno(reterr, errno, "start I/O thread", "eventfd");
@@ -605,31 +656,30 @@ void ring_free(struct ring *r) {
         for (unsigned i = 0; i < r->thread_count; i++)
                 (void) pthread_join(r->threads[i], NULL);
         (void) pthread_mutex_destroy(&r->mutex);
-        (void) pthread_cond_destroy(&r->answered);
+        (void) pthread_cond_destroy(&r->started);
         queue_done(&r->queue);
         cleanup_close(&r->done_fd);
         free(r);
 }
 
-static int command(struct ring *r, enum message_kind kind, struct cairn_error *reterr) {
-        const struct message m = {.kind = kind};
-        if (r->stuck || queue_push(&r->queue, &m) < 0)
-                return error_set(reterr, CAIRN_ERR_TIMEOUT, "reach I/O thread", "",
-                                 "storage does not answer");
-        int status = wait_answer(r);
-        if (status == -ETIMEDOUT)
-                r->stuck = true;
-        return status < 0 ? error_set_errno(reterr, -status, "reach I/O thread", "") : 0;
+/* Few of these are ever under way: a queue that is full of transfers takes none. */
+static int tell(struct ring *r, const struct message *m, struct cairn_error *reterr) {
+        if (!r->stuck && queue_push(&r->queue, m) == 0)
+                return 0;
+        r->stuck = true;
+        return error_set(reterr, CAIRN_ERR_TIMEOUT, "reach I/O thread", "",
+                         "storage does not answer");
 }
 
 static int attach(struct ring *r, void *base, uint64_t bytes, bool register_wanted,
                   struct cairn_error *reterr) {
         if (r->job_open)
                 return error_set(reterr, CAIRN_ERR_API, "attach staging", "", "a job is under way");
+        const struct message m = {
+                .kind = MESSAGE_ATTACH, .file = register_wanted, .memory = base, .bytes = bytes};
         r->base = base;
         r->region_bytes = bytes;
-        r->register_wanted = register_wanted;
-        return command(r, MESSAGE_ATTACH, reterr);
+        return tell(r, &m, reterr);
 }
 
 int ring_attach(struct ring *r, void *base, uint64_t bytes, struct cairn_error *reterr) {
@@ -679,8 +729,15 @@ int ring_begin(struct ring *r, enum ring_direction direction, const int *fds, ui
         atomic_store(&r->settled, 0);
         atomic_store(&r->bytes_done, 0);
         atomic_store(&r->failed, false);
-        TRY(command(r, MESSAGE_BEGIN, reterr));
+        const struct message m = {.kind = MESSAGE_BEGIN, .file = ++r->job};
+        TRY(tell(r, &m, reterr));
         r->job_open = true;
+        return 0;
+}
+
+static int push(struct ring *r, const struct message *m, uint64_t weight) {
+        TRY(queue_push(&r->queue, m));
+        r->pushed += weight;
         return 0;
 }
 
@@ -697,22 +754,41 @@ int ring_push(struct ring *r, uint32_t file, uint64_t file_offset, uint64_t regi
                                   .region_offset = region_offset,
                                   .bytes = bytes,
                                   .position = r->pushed};
-        TRY(queue_push(&r->queue, &m));
-        r->pushed += bytes;
-        return 0;
+        return push(r, &m, bytes);
+}
+
+int ring_push_memory(struct ring *r, uint32_t file, uint64_t file_offset, const void *memory,
+                     uint64_t bytes) {
+        if (!r->job_open || file >= r->file_count || r->direction != RING_WRITE)
+                return CAIRN_ERR_API;
+        if (bytes == 0)
+                return 0;
+        const struct message m = {.kind = MESSAGE_TRANSFER,
+                                  .file = file,
+                                  .file_offset = file_offset,
+                                  .memory = (void *) (uintptr_t) memory, /* only read */
+                                  .bytes = bytes,
+                                  .position = r->pushed};
+        return push(r, &m, bytes);
 }
 
 bool ring_idle(const struct ring *r) {
         return atomic_load(&r->settled) >= r->pushed;
 }
 
-int ring_sync(struct ring *r, uint32_t file) {
+static int call(struct ring *r, enum message_kind kind, uint32_t file, uint64_t bytes) {
         if (!r->job_open || file >= r->file_count || !ring_idle(r))
                 return CAIRN_ERR_API;
-        const struct message m = {.kind = MESSAGE_SYNC, .file = file};
-        TRY(queue_push(&r->queue, &m));
-        r->pushed += SYNC_WEIGHT;
-        return 0;
+        const struct message m = {.kind = kind, .file = file, .bytes = bytes};
+        return push(r, &m, CALL_WEIGHT);
+}
+
+int ring_reserve(struct ring *r, uint32_t file, uint64_t bytes) {
+        return call(r, MESSAGE_RESERVE, file, bytes);
+}
+
+int ring_sync(struct ring *r, uint32_t file) {
+        return call(r, MESSAGE_SYNC, file, 0);
 }
 
 int ring_end(struct ring *r, uint64_t deadline_ns, struct cairn_error *reterr) {
@@ -731,6 +807,8 @@ int ring_end(struct ring *r, uint64_t deadline_ns, struct cairn_error *reterr) {
                 (void) poll(&p, 1, clock_poll_timeout(&clock_system, deadline_ns));
                 (void) !read(r->done_fd, &count, sizeof count);
         }
+        const struct message m = {.kind = MESSAGE_END};
+        TRY(tell(r, &m, reterr));
         r->job_open = false;
         if (!atomic_load(&r->failed))
                 return 0;
@@ -742,6 +820,20 @@ int ring_end(struct ring *r, uint64_t deadline_ns, struct cairn_error *reterr) {
         return e.status;
 }
 
+void ring_close(struct ring *r, int fd) {
+        const struct message m = {.kind = MESSAGE_CLOSE, .file = (uint32_t) fd};
+        if (fd >= 0)
+                (void) tell(r, &m, NULL); /* stuck: it is closed with the process */
+}
+
+bool ring_stuck(const struct ring *r) {
+        return r->stuck;
+}
+
+uint32_t ring_error_file(const struct ring *r) {
+        return r->error_file; /* the job has ended: nobody writes it */
+}
+
 int ring_event_fd(const struct ring *r) {
         return r->done_fd;
 }
@@ -751,7 +843,9 @@ bool ring_failed(const struct ring *r) {
 }
 
 uint64_t ring_whole_to(const struct ring *r) {
-        return ring_idle(r) ? r->pushed : atomic_load(&r->whole_to);
+        if (ring_idle(r))
+                return r->pushed;
+        return atomic_load(&r->job_begun) == r->job ? atomic_load(&r->whole_to) : 0;
 }
 
 uint64_t ring_bytes_done(const struct ring *r) {

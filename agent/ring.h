@@ -8,16 +8,24 @@
  *     ring_attach(ring, base, bytes, reterr);     the region; registered where that is allowed
  *     ring_begin(ring, RING_WRITE, fds, count, direct_count, reterr);
  *                                                 files of one job; O_DIRECT is probed and set
+ *     ring_reserve(ring, file, bytes)             space, once ring_idle
  *     ring_push(ring, file, file_offset, region_offset, bytes)
+ *     ring_push_memory(ring, file, file_offset, memory, bytes)
  *                                                 many times; BUSY: the queue is full, again later
  *     ring_sync(ring, file)                       fdatasync, once ring_idle
  *     ring_end(ring, deadline_ns, reterr)         waits for all; the first error dooms the job
+ *     ring_close(ring, fd)                        a file on storage: closing it may take for ever
  *     ring_free(ring);
  *
  * All verbs are called by one thread (the saver's main thread), which computes; the I/O thread only
  * transfers. Requests may be of any size: they are cut into RING_REQUEST_BYTES pieces, short
- * transfers are resumed. After an error the rest of the job is dropped, not tried again. Neither
- * ring_push nor ring_sync blocks.
+ * transfers are resumed. After an error the rest of the job is dropped, not tried again. No verb
+ * but ring_new, ring_end and ring_free waits for the I/O thread, and ring_end not beyond its
+ * deadline (0: not at all): whoever has other duties waits at ring_event_fd.
+ *
+ * Stuck: transfers that did not end by ring_end's deadline may still end at any time. Their files
+ * and their memory must never be used again, and the ring takes nothing more (ring_stuck): the
+ * process has to go.
  *
  * Fall-backs, each with one warning in ring_warning: no ring (EPERM in containers, ENOSYS, ENOMEM
  * ...) -> threads; no registered buffer (RLIMIT_MEMLOCK) -> plain buffers; no O_DIRECT, or a piece
@@ -60,11 +68,22 @@ int ring_begin(struct ring *ring, enum ring_direction direction, const int *fds,
                uint32_t direct_count, struct cairn_error *reterr);
 int ring_push(struct ring *ring, uint32_t file, uint64_t file_offset, uint64_t region_offset,
               uint64_t bytes);
+/* From anywhere; it stays the caller's and has to live until ring_end, and for ever where that says
+ * that the ring is stuck. Only to write. */
+int ring_push_memory(struct ring *ring, uint32_t file, uint64_t file_offset, const void *memory,
+                     uint64_t bytes);
 /* Everything that was pushed has ended, well or not. */
 bool ring_idle(const struct ring *ring);
-/* API unless ring_idle. */
+/* API unless ring_idle. Where the file system cannot reserve that is no failure. */
+int ring_reserve(struct ring *ring, uint32_t file, uint64_t bytes);
 int ring_sync(struct ring *ring, uint32_t file);
+/* The files are let go of by the I/O thread, soon after. */
 int ring_end(struct ring *ring, uint64_t deadline_ns, struct cairn_error *reterr);
+/* Of a job that failed: the file (its number in ring_begin) that the error is about. */
+uint32_t ring_error_file(const struct ring *ring);
+/* Takes it. What was told before comes first. */
+void ring_close(struct ring *ring, int fd);
+bool ring_stuck(const struct ring *ring);
 /* Becomes readable whenever something ended: look at ring_idle, or push again after BUSY. */
 int ring_event_fd(const struct ring *ring);
 bool ring_failed(

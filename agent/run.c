@@ -40,6 +40,7 @@ struct run_store_call {
         struct run *run;
         agent_store_fn reply;
         void *context;
+        uint64_t asked_ns;
         struct run_store_call *next;
 };
 
@@ -60,8 +61,11 @@ int run_store_request(struct run *run, struct store_message *m, agent_store_fn r
         struct run_store_call *call = malloc(sizeof *call);
         if (!call)
                 return error_set_errno(reterr, ENOMEM, "ask store", run->store);
-        *call = (struct run_store_call){
-                .run = run, .reply = reply, .context = context, .next = run->store_calls};
+        *call = (struct run_store_call){.run = run,
+                                        .reply = reply,
+                                        .context = context,
+                                        .asked_ns = loop_now(&run->agent->loop),
+                                        .next = run->store_calls};
         memcpy(m->run, run->name, sizeof m->run);
         if (!m->generation)
                 m->generation = run->generation;
@@ -74,6 +78,13 @@ int run_store_request(struct run *run, struct store_message *m, agent_store_fn r
         else
                 run->store_calls = call;
         return r;
+}
+
+uint64_t run_store_asked_ns(const struct run *run) {
+        uint64_t oldest_ns = 0;
+        for (const struct run_store_call *c = run->store_calls; c; c = c->next)
+                oldest_ns = c->asked_ns; /* the newest comes first */
+        return oldest_ns;
 }
 
 uint64_t run_bandwidth(const struct run *run) {
@@ -138,6 +149,7 @@ struct run *run_new(struct agent *a, const char *name) {
         loop_timer_init(&run->every_timer, every_fired, run);
         loop_timer_init(&run->tick_timer, pump_timer, run);
         exchange_init(&run->exchange, &a->loop);
+        outage_init(run);
         attempts_init(run);
         a->runs[slot] = run;
         return run;
@@ -159,6 +171,7 @@ void run_free(struct run *run) {
         loop_timer_clear(&a->loop, &run->kill_timer);
         loop_timer_clear(&a->loop, &run->every_timer);
         loop_timer_clear(&a->loop, &run->tick_timer);
+        outage_done(run);
         for (size_t i = 0; i < SESSION_COUNT_MAX; i++)
                 wire_fds_done(&run->successors[i].fds);
         exchange_clear(&run->exchange);
@@ -218,6 +231,7 @@ static void pump_once(struct run *run) {
         if (run->start_pending && run_sessions_ended(run))
                 run_begin_start(run);
         run_end_check(run);
+        outage_pump(run);
 }
 
 void run_pump(struct run *run) {

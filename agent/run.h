@@ -20,6 +20,7 @@
 
 #include "agent/agent.h"
 #include "agent/exchange.h"
+#include "agent/outage.h"
 #include "agent/session.h"
 
 #define RUN_ATTEMPT_COUNT 3
@@ -34,7 +35,7 @@ enum run_state { RUN_STARTING, RUN_LIVE, RUN_ENDING, RUN_ENDED, RUN_STATE_COUNT 
 enum rank_state { RANK_NONE, RANK_ARMED, RANK_CUT, RANK_WRITTEN, RANK_PUBLISHED };
 struct rank_cut {
         enum rank_state state;
-        int data_fd, manifest_fd; /* until armed */
+        int parcel; /* data and manifest, until armed */
         uint64_t seq, bytes, cut_ns;
         int64_t step;
         unsigned tries;
@@ -117,8 +118,10 @@ struct run {
         uint64_t open_after_ns;
         struct run_store_call *store_calls; /* callbacks that will come */
         unsigned unretained;                /* commits since the last pruning was asked for */
+        unsigned retain_failures;           /* of it in a row */
         bool retaining, pumping, pump_again, fenced;
 
+        struct outage outage;
         struct run_hold hold;
         struct run_waiter waiters[RUN_WAITER_COUNT_MAX];
         struct { /* cairn stop */
@@ -193,6 +196,9 @@ uint64_t run_bandwidth(const struct run *run);
 /* Send a request to the run's store; keeps the run alive until the answer. */
 int run_store_request(struct run *run, struct store_message *m, agent_store_fn reply, void *context,
                       struct cairn_error *reterr);
+
+/* When the oldest request was made that the store has not answered; 0: there is none. */
+uint64_t run_store_asked_ns(const struct run *run);
 
 const char *run_state_name(enum run_state state);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "agent/saver.h"
 
+#include "agent/parcel.h"
 #include "agent/reader.h"
 #include "agent/writer.h"
 #include "base/cleanup.h"
@@ -18,9 +19,7 @@
 #define WAIT_NS (500 * NSEC_PER_MSEC)
 #define HOLD_LOOK_MS 10 /* how soon a hold sees that the gate's deadline expired */
 #define SEND_NS (30 * NSEC_PER_SEC)
-/* Storage that moves nothing for so long will not move. */
-#define STORAGE_NS (600 * NSEC_PER_SEC)
-#define STORAGE_BYTES_PER_SEC_MIN (4 * MiB)
+#define STORAGE_BYTES_PER_SEC_MIN (4 * MiB) /* what takes longer is given up */
 
 struct saver {
         int socket;
@@ -143,8 +142,8 @@ static int wait_for_ring(void *context, int ring_fd) {
         return 0;
 }
 
-static uint64_t storage_deadline(uint64_t bytes) {
-        return clock_now(&clock_system) + STORAGE_NS +
+static uint64_t storage_deadline(const struct saver *s, uint64_t bytes) {
+        return clock_now(&clock_system) + s->setup.storage_timeout_ns +
                bytes / STORAGE_BYTES_PER_SEC_MIN * NSEC_PER_SEC;
 }
 
@@ -160,10 +159,17 @@ static void add_warning(struct saver *s, struct saver_message *m) {
 }
 
 static void disarm(struct saver *s) {
-        cleanup_close(&s->data_fd);
-        cleanup_close(&s->manifest_fd);
+        ring_close(s->ring, s->data_fd);
+        ring_close(s->ring, s->manifest_fd);
         s->data_fd = s->manifest_fd = -1;
         s->armed = false;
+}
+
+/* After a job that never ended this process is of no more use. */
+static int send_result(struct saver *s, struct saver_message *m) {
+        m->stuck = ring_stuck(s->ring);
+        TRY(send_message(s, m));
+        return m->stuck ? CAIRN_ERR_TIMEOUT : 0;
 }
 
 static int write_cut(struct saver *s, const struct copied *copied) {
@@ -183,7 +189,7 @@ static int write_cut(struct saver *s, const struct copied *copied) {
                                        .clock = &clock_system,
                                        .wait = wait_for_ring,
                                        .context = s,
-                                       .deadline_ns = storage_deadline(s->source.image_bytes)};
+                                       .deadline_ns = storage_deadline(s, s->source.image_bytes)};
         struct written written;
         uint64_t start_ns = clock_now(&clock_system);
         m.status = writer_write(&job, s->ring, &s->source, &s->staging, copied, &written, &m.error);
@@ -195,7 +201,7 @@ static int write_cut(struct saver *s, const struct copied *copied) {
                 s->any_valid = false; /* cairnd may ask for this very cut again */
         add_warning(s, &m);
         disarm(s);
-        return send_message(s, &m);
+        return send_result(s, &m);
 }
 
 /* A demand that was declined before finds the trainer inside an update: the request is raised
@@ -368,11 +374,14 @@ static int on_seal(struct saver *s, const struct saver_message *m, struct wire_f
 }
 
 static int on_arm(struct saver *s, const struct saver_message *m, struct wire_fds *fds) {
+        _cleanup_close_ int parcel = wire_fds_take(fds, 0);
+        int files[2];
         disarm(s);
-        s->data_fd = wire_fds_take(fds, 0);
-        s->manifest_fd = wire_fds_take(fds, 1);
         s->attempt = m->attempt;
-        s->armed = s->data_fd >= 0 && s->manifest_fd >= 0;
+        TRY(parcel_unpack(parcel, files, 2, NULL)); /* of no use without: another one is started */
+        s->data_fd = files[0];
+        s->manifest_fd = files[1];
+        s->armed = true;
         s->take_wanted = s->take_wanted && !s->hold; /* that was for other files */
         return 0;
 }
@@ -397,7 +406,7 @@ static void on_take(struct saver *s, const struct saver_message *m) {
 
 static void close_files(struct saver *s) {
         for (uint32_t i = 0; i < s->file_count; i++)
-                (void) close(s->files[i]);
+                ring_close(s->ring, s->files[i]);
         s->file_count = 0;
         cleanup_close(&s->plan_fd);
         s->plan_fd = -1;
@@ -420,7 +429,7 @@ static int restore(struct saver *s, struct saver_message *reply) {
         if (r == 0 && staging_bytes > s->staging.bytes)
                 r = error_set(&reply->error, CAIRN_ERR_API, "restore", s->setup.run,
                               "staging is smaller than the plan");
-        job.deadline_ns = storage_deadline(r == 0 ? staging_bytes : 0);
+        job.deadline_ns = storage_deadline(s, r == 0 ? staging_bytes : 0);
         const struct cut_word none = {.phase = CUT_UPDATING};
         staging_note(&s->staging, STAGING_RESTORE, none, 0);
         if (r == 0)
@@ -440,7 +449,7 @@ static int restore_if_complete(struct saver *s) {
         reply.duration_ns = clock_now(&clock_system) - start_ns;
         add_warning(s, &reply);
         close_files(s);
-        return send_message(s, &reply);
+        return send_result(s, &reply);
 }
 
 static int on_restore(struct saver *s, const struct saver_message *m, struct wire_fds *fds) {
@@ -458,9 +467,12 @@ static int on_restore(struct saver *s, const struct saver_message *m, struct wir
 }
 
 static int on_files(struct saver *s, const struct saver_message *m, struct wire_fds *fds) {
-        for (uint32_t i = 0;
-             i < m->count && m->first + i == s->file_count && s->file_count < RING_FILES_MAX; i++)
-                s->files[s->file_count++] = wire_fds_take(fds, i);
+        _cleanup_close_ int parcel = wire_fds_take(fds, 0);
+        if (m->first != s->file_count || m->count == 0 || m->count > WIRE_FDS_MAX ||
+            m->count > RING_FILES_MAX - s->file_count)
+                return CAIRN_ERR_PEER;
+        TRY(parcel_unpack(parcel, s->files + s->file_count, m->count, NULL));
+        s->file_count += m->count;
         return restore_if_complete(s);
 }
 
@@ -559,7 +571,9 @@ int saver_main(int socket) {
         while (r >= 0)
                 r = serve(&s);
         /* at end-of-file the agent is gone, and what was begun is void: the kernel takes
-         * everything back */
+         * everything back, and what storage still holds when it lets go of it */
+        if (ring_stuck(s.ring))
+                return status_exit_code(CAIRN_ERR_TIMEOUT);
         disarm(&s);
         close_files(&s);
         free(s.payload);

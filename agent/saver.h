@@ -15,7 +15,7 @@
  *   SAVER_SETUP   fds: page, copier eventfd            SAVER_READY
  *   SAVER_SLABS   fds: slabs first.. (batches of 8)
  *   SAVER_SEAL    fds: inventory, host state, staging  SAVER_SEALED {status, probe copy rate}
- *   SAVER_ARM     fds: data, manifest                  (nothing: the next cut may be taken)
+ *   SAVER_ARM     fds: parcel of data, manifest        (nothing: the next cut may be taken)
  *   SAVER_TAKE    {seq}: a cut at or after it is       (as for a request in the page)
  *                 wanted, even if it was answered
  *                 (declined, void) before; {ending}:
@@ -30,10 +30,15 @@
  *                                                      data and manifest (temporary name) synced
  *   SAVER_DISARM                                       SAVER_DISARMED
  *   SAVER_RESTORE fds: plan, then SAVER_FILES          SAVER_RESTORED {status, bytes, ns}
- *                 fds: data
+ *                 fds: parcel of data files
  *
  * While a state is held any order but GO lets go of it first. A hold ends by itself after
  * SAVER_HOLD_NS, or when the gate's deadline expires.
+ *
+ * Storage that does not answer: a job whose transfers have not ended storage_timeout_ns
+ * (SAVER_SETUP) and some time a byte after its begin is given up, and so is the saver: it says
+ * `stuck` and ends, as far as it can; cairnd starts another one with new staging. Its own staging
+ * and files are never used again.
  *
  * Claiming rule: a saver claims a request only when it is armed (files open), sealed with the
  * page's present seal_number and its staging is free; unarmed or writing it declines with BUSY; an
@@ -90,6 +95,7 @@ struct saver_message {
         struct cairn_error error;
         char run[RUN_NAME_BYTES_MAX + 1];
         uint64_t generation, session_id, seal, seq, bytes, duration_ns, rate_bytes_per_sec;
+        uint64_t storage_timeout_ns;
         int64_t step;
         uint32_t rank, world, attempt, first, count;
         uint64_t slab_bytes[8];
@@ -97,7 +103,8 @@ struct saver_message {
         uint8_t data_uuid[16];
         bool warned; /* SAVER_WRITTEN, SAVER_RESTORED: fell back; `error` says why, once */
         uint64_t non_finite_count;
-        bool hold;                  /* SAVER_TAKE */
+        bool hold;  /* SAVER_TAKE */
+        bool stuck; /* WRITTEN, RESTORED: transfers never ended; the saver goes, others come */
         struct saver_ending ending; /* SAVER_TAKE of a dead trainer; SAVER_CUT repeats it */
 };
 /* The saver's main: returns its exit status. */

@@ -182,6 +182,38 @@ static void pid_ready(void *context, uint32_t events) {
         end(k->context, true, status);
 }
 
+static void lost_ended(void *context, uint32_t events) {
+        struct saver_lost *lost = context;
+        siginfo_t info;
+        (void) events;
+        (void) waitid(P_PIDFD, (id_t) lost->pidfd, &info, WEXITED | WNOHANG);
+        loop_unwatch(lost->loop, &lost->source);
+        (void) close(lost->pidfd);
+        *lost = (struct saver_lost){0};
+}
+
+static struct saver_lost *lost_slot(struct saver_link *k) {
+        for (size_t i = 0; i < SAVER_LOST_MAX; i++)
+                if (!k->lost[i].loop)
+                        return &k->lost[i];
+        return NULL;
+}
+
+static void abandon(struct saver_link *k) {
+        struct saver_lost *lost = lost_slot(k);
+        CAIRN_ASSERT(lost); /* or it would not have been started */
+        loop_unwatch(k->loop, &k->pid_source);
+        *lost = (struct saver_lost){.loop = k->loop, .pidfd = TAKE_FD(k->pidfd)};
+        (void) loop_watch(lost->loop, &lost->source, lost->pidfd, EPOLLIN, lost_ended, lost, NULL);
+}
+
+unsigned saver_link_lost_count(const struct saver_link *k) {
+        unsigned count = 0;
+        for (size_t i = 0; i < SAVER_LOST_MAX; i++)
+                count += k->lost[i].loop != NULL;
+        return count;
+}
+
 static void stop_late(void *context) {
         struct saver_link *k = context;
         if (k->state == SAVER_LINK_STOPPING) {
@@ -191,6 +223,7 @@ static void stop_late(void *context) {
                 return;
         }
         saver_end_fn end = k->end;
+        abandon(k);
         forget(k);
         end(k->context, false, 0);
 }
@@ -211,6 +244,12 @@ bool saver_link_running(const struct saver_link *k) {
 }
 
 void saver_link_done(struct saver_link *k) {
+        for (size_t i = 0; i < SAVER_LOST_MAX; i++)
+                if (k->lost[i].loop) {
+                        loop_unwatch(k->lost[i].loop, &k->lost[i].source);
+                        (void) close(k->lost[i].pidfd);
+                        k->lost[i] = (struct saver_lost){0};
+                }
         if (k->state == SAVER_LINK_NONE)
                 return;
         kill_saver(k, SIGKILL);
@@ -240,12 +279,18 @@ int saver_link_start(struct saver_link *k, struct loop *loop, const char *progra
                      saver_message_fn message, saver_end_fn end, void *context,
                      struct cairn_error *reterr) {
         CAIRN_ASSERT(k->state == SAVER_LINK_NONE);
-        *k = (struct saver_link){.loop = loop,
-                                 .message = message,
-                                 .end = end,
-                                 .context = context,
-                                 .socket = -1,
-                                 .pidfd = -1};
+        if (!lost_slot(k))
+                return error_set(reterr, CAIRN_ERR_BUSY, "start saver", "",
+                                 "%d savers are stuck in the storage; no more are started until "
+                                 "one of them ends",
+                                 SAVER_LOST_MAX);
+        k->loop = loop;
+        k->message = message;
+        k->end = end;
+        k->context = context;
+        k->socket = k->pidfd = -1;
+        k->out = NULL;
+        k->out_count = 0;
         k->out_tail = &k->out;
         loop_timer_init(&k->timer, stop_late, k);
         int pair[2];
@@ -268,7 +313,9 @@ int saver_link_start(struct saver_link *k, struct loop *loop, const char *progra
                 r = loop_watch(loop, &k->socket_source, k->socket, EPOLLIN, socket_ready, k,
                                reterr);
         k->state = SAVER_LINK_RUNNING;
-        if (r < 0)
-                saver_link_done(k);
+        if (r < 0) {
+                kill_saver(k, SIGKILL);
+                forget(k);
+        }
         return r;
 }

@@ -9,6 +9,8 @@
  *
  * on_end is called once: `reaped` false means that the process could not be ended (stuck storage)
  * and is abandoned; its staging and files must never be used again. Messages stop before on_end.
+ * Abandoned savers are reaped when the storage lets go of them; while SAVER_LOST_MAX of them are
+ * stuck no more are started (BUSY), for each holds the memory of a snapshot.
  * The link owns pidfd and socket; descriptors passed to _send are duplicated where they have to
  * wait.
  */
@@ -20,6 +22,7 @@
 #include "format/wire.h"
 
 #define SAVER_LINK_OUT_MAX 64
+#define SAVER_LOST_MAX 4
 #define SAVER_TERM_NS (2 * NSEC_PER_SEC)
 #define SAVER_KILL_NS (5 * NSEC_PER_SEC)
 
@@ -35,6 +38,11 @@ enum saver_link_state {
 };
 
 struct saver_packet;
+struct saver_lost { /* abandoned; loop NULL: the slot is free */
+        struct loop *loop;
+        struct loop_source source;
+        int pidfd;
+};
 struct saver_link {
         struct loop *loop;
         enum saver_link_state state;
@@ -47,12 +55,14 @@ struct saver_link {
         struct loop_timer timer;
         struct saver_packet *out, **out_tail;
         size_t out_count;
+        struct saver_lost lost[SAVER_LOST_MAX];
 };
 
 int saver_link_start(struct saver_link *k, struct loop *loop, const char *program,
                      saver_message_fn message, saver_end_fn end, void *context,
                      struct cairn_error *reterr);
 bool saver_link_running(const struct saver_link *k);
+unsigned saver_link_lost_count(const struct saver_link *k);
 /* BUSY: the queue is full; PEER: it is gone (on_end follows). */
 int saver_link_send(struct saver_link *k, const struct saver_message *m, const int *fds,
                     size_t fd_count);

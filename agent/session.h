@@ -83,7 +83,7 @@ struct session {
         struct reply_to seal_reply;
 
         struct saver_link saver;
-        bool saver_ready, saver_sealed, saver_stopping, staging_abandoned;
+        bool saver_ready, saver_sealed, saver_stopping;
         unsigned saver_deaths; /* since the last thing that went well */
         struct loop_timer respawn_timer;
         uint64_t respawn_ns;
@@ -143,7 +143,7 @@ bool session_settled(const struct session *s);
 
 /* For the run: hand out files, ask for a cut, take files back. */
 bool session_can_arm(const struct session *s);
-int session_arm(struct session *s, uint32_t attempt, int data_fd, int manifest_fd);
+int session_arm(struct session *s, uint32_t attempt, int parcel);
 void session_disarm(struct session *s);
 void session_take(struct session *s, uint64_t seq);
 /* A group's cut (hold.h): claim and hold the state at `step` or later; then one of the others. */

@@ -69,11 +69,11 @@ static void restore_files(void *context, const struct store_message *reply, stru
         }
         struct saver_message m = session_message(s, SAVER_FILES);
         m.first = s->restore.files_sent;
-        m.count = (uint32_t) fds->count;
+        m.count = reply->count;
         m.world = s->restore.world;
-        if (fds->count == 0 || s->agent->ops->saver_send(s, &m, fds->fds, fds->count) < 0)
+        if (fds->count == 0 || s->agent->ops->saver_send(s, &m, fds->fds, 1) < 0)
                 return; /* the saver is gone: its successor begins anew */
-        s->restore.files_sent += (uint32_t) fds->count;
+        s->restore.files_sent += m.count;
         if (s->restore.files_sent < s->restore.world)
                 restore_ask_files(s);
 }
@@ -82,7 +82,7 @@ static void restore_ask_files(struct session *s) {
         struct cairn_error error = CAIRN_ERROR_INIT;
         struct store_message m = {.verb = STORE_RESTORE_FILES, .first = s->restore.files_sent};
         uint32_t left = s->restore.world - s->restore.files_sent;
-        m.count = left < WIRE_FDS_MAX / 2 ? left : WIRE_FDS_MAX / 2;
+        m.count = left < WIRE_FDS_MAX ? left : WIRE_FDS_MAX;
         m.world = s->restore.world;
         memcpy(m.name, s->run->checkpoint, sizeof m.name);
         s->restore.files_pending = true;

@@ -43,6 +43,7 @@ int session_send_seal(struct session *s) {
 
 static int send_setup(struct session *s) {
         struct saver_message m = session_message(s, SAVER_SETUP);
+        m.storage_timeout_ns = s->agent->config.storage_timeout_s * NSEC_PER_SEC;
         const int fds[] = {s->page_fd, s->event_fd};
         return s->agent->ops->saver_send(s, &m, fds, 2);
 }
@@ -93,12 +94,6 @@ void session_start_saver(struct session *s) {
                                s->respawn_ns + SESSION_RESPAWN_NS_MAX / 8);
 }
 
-void session_respawn(void *context) {
-        struct session *s = context;
-        if (s->state < SESSION_SETTLING)
-                session_start_saver(s);
-}
-
 void session_fail_pending(struct session *s, const struct cairn_error *error) {
         if (s->seal_reply.connection)
                 server_fail(&s->seal_reply, error);
@@ -128,7 +123,6 @@ void session_saver_ended(struct session *s, bool reaped, int wait_status) {
                                  wait_status);
                 session_note_error(s, "saver", &error);
         }
-        s->staging_abandoned = s->staging_abandoned || !reaped;
         if (cut_copy_revoke(s->page))
                 log_event(LOG_LEVEL_WARNING, "run=%s rank=%u cut=void reason=\"saver ended\"",
                           s->run->name, s->rank);
@@ -159,8 +153,18 @@ void session_saver_ended(struct session *s, bool reaped, int wait_status) {
         run_pump(s->run);
 }
 
+/* Its I/O thread waits for storage that does not answer, and so may its end: nobody answers the
+ * trainer until another one is there. */
+static void saver_stuck(struct session *s) {
+        log_event(LOG_LEVEL_WARNING, "run=%s rank=%u saver_pid=%d saver=stuck", s->run->name,
+                  s->rank, (int) s->saver.pid);
+        s->saver_ready = s->saver_sealed = false;
+        watch_rings(s, true);
+        s->agent->ops->saver_stop(s);
+}
+
 /* A new saver introduced itself: hand everything over again. */
-static void saver_ready(struct session *s) {
+static void hand_over(struct session *s) {
         struct cairn_error error = CAIRN_ERROR_INIT;
         s->saver_ready = true;
         watch_rings(s, false);
@@ -176,7 +180,20 @@ static void saver_ready(struct session *s) {
                         (void) error_set(&error, r, "hand over to saver", s->run->name,
                                          "the saver took nothing");
                 session_note_error(s, "set up saver", &error);
+                /* Memory that an abandoned saver still holds may be free by then. */
+                loop_timer_set(&s->agent->loop, &s->respawn_timer,
+                               loop_now(&s->agent->loop) + SESSION_RESPAWN_NS_MAX / 8);
         }
+}
+
+void session_respawn(void *context) {
+        struct session *s = context;
+        if (s->state >= SESSION_SETTLING)
+                return;
+        if (s->saver.state == SAVER_LINK_NONE)
+                session_start_saver(s);
+        else if (s->saver_ready && !s->saver_sealed && s->staging_fd < 0)
+                hand_over(s);
 }
 
 /* What was ordered was taken or was not; that is judged anew. */
@@ -193,7 +210,7 @@ void session_saver_message(struct session *s, const struct saver_message *m, str
                         session_note_error(s, "set up saver", &m->error);
                         s->agent->ops->saver_stop(s);
                 } else
-                        saver_ready(s);
+                        hand_over(s);
                 break;
         case SAVER_SEALED:
                 session_saver_sealed(s, m);
@@ -224,6 +241,8 @@ void session_saver_message(struct session *s, const struct saver_message *m, str
                 if (m->warned)
                         session_note_error(s, "fast path", &m->error);
                 run_session_written(s->run, s, m);
+                if (m->stuck)
+                        saver_stuck(s);
                 break;
         case SAVER_DISARMED: {
                 uint32_t attempt = s->armed_attempt;
@@ -235,6 +254,8 @@ void session_saver_message(struct session *s, const struct saver_message *m, str
         }
         case SAVER_RESTORED:
                 session_saver_restored(s, m);
+                if (m->stuck)
+                        saver_stuck(s);
                 break;
         default:
                 log_event(LOG_LEVEL_WARNING, "run=%s rank=%u saver_message=%d ignored=1",
@@ -249,11 +270,10 @@ bool session_can_arm(const struct session *s) {
                (alive || s->postmortem == POSTMORTEM_WANTED);
 }
 
-int session_arm(struct session *s, uint32_t attempt, int data_fd, int manifest_fd) {
+int session_arm(struct session *s, uint32_t attempt, int parcel) {
         struct saver_message m = session_message(s, SAVER_ARM);
         m.attempt = attempt;
-        const int fds[] = {data_fd, manifest_fd};
-        int r = s->agent->ops->saver_send(s, &m, fds, 2);
+        int r = s->agent->ops->saver_send(s, &m, &parcel, 1);
         if (r == 0) {
                 s->armed_attempt = attempt;
                 s->take_seq = 0;

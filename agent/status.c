@@ -51,6 +51,7 @@ static json_t *rank_json(struct session *s) {
         json_object_set_new(j, "gate_deadline_s", seconds(s->gate_deadline_ns));
         json_object_set_new(j, "saver_pid",
                             json_integer(saver_link_running(&s->saver) ? s->saver.pid : 0));
+        json_object_set_new(j, "savers_stuck", integer(saver_link_lost_count(&s->saver)));
         json_object_set_new(j, "voids", integer(atomic_load(&s->page->void_count)));
         json_object_set_new(j, "gate_expired", integer(atomic_load(&s->page->gate_expired_count)));
         json_object_set_new(j, "stall_s", seconds(atomic_load(&s->page->gate_stall_ns)));

@@ -7,6 +7,7 @@
 #include "agent/store.h"
 #include "agent/commit.h"
 #include "agent/generation.h"
+#include "agent/parcel.h"
 #include "agent/recall.h"
 #include "agent/restore.h"
 #include "base/assert.h"
@@ -265,18 +266,28 @@ static int do_start(struct child *c, struct store_message *m, struct cairn_error
         return 0;
 }
 
+/* One more descriptor of the reply. Takes the files. */
+static int pack(struct child *c, const int *fds, size_t count, struct cairn_error *reterr) {
+        int r = parcel_pack(fds, count, &c->fds[c->fd_count], reterr);
+
+        c->fd_count += r == 0;
+        for (size_t i = 0; i < count; i++)
+                (void) close(fds[i]);
+        return r;
+}
+
 static int do_attempt_open(struct child *c, struct open_run *r, const struct store_message *m,
                            struct cairn_error *reterr) {
         struct attempt *a;
 
-        if (m->count > WIRE_FDS_MAX / 2)
+        if (m->count > WIRE_FDS_MAX)
                 return error_set(reterr, CAIRN_ERR_API, "open attempt", m->run,
-                                 "%u ranks at once are more than %d", m->count, WIRE_FDS_MAX / 2);
+                                 "%u ranks at once are more than %d", m->count, WIRE_FDS_MAX);
         TRY(get_attempt(c, r, m, true, &a, reterr));
         for (uint32_t i = 0; i < m->count; i++) {
-                TRY(attempt_open_rank(a, c->store.io, m->first + i, &c->fds[c->fd_count],
-                                      &c->fds[c->fd_count + 1], reterr));
-                c->fd_count += 2;
+                int fds[2];
+                TRY(attempt_open_rank(a, c->store.io, m->first + i, &fds[0], &fds[1], reterr));
+                TRY(pack(c, fds, 2, reterr));
         }
         return 0;
 }
@@ -355,9 +366,9 @@ static int do_restore(struct child *c, struct store_message *m, struct cairn_err
         if (m->count > WIRE_FDS_MAX)
                 return error_set(reterr, CAIRN_ERR_API, "open data files", m->name,
                                  "%u files at once are more than %d", m->count, WIRE_FDS_MAX);
-        TRY(restore_open_files(&c->store, m->run, m->name, m->first, m->count, c->fds, reterr));
-        c->fd_count = m->count;
-        return 0;
+        int fds[WIRE_FDS_MAX];
+        TRY(restore_open_files(&c->store, m->run, m->name, m->first, m->count, fds, reterr));
+        return m->count ? pack(c, fds, m->count, reterr) : 0;
 }
 
 static int perform(struct child *c, struct store_message *m, struct cairn_error *reterr) {

@@ -24,6 +24,7 @@ struct writer {
         const struct copied *copied;
         struct written *written;
         struct arena arena; /* of this manifest */
+        void *manifest;
         uint32_t *chunk_crcs;
         uint64_t chunk_count;
         size_t tensor;          /* the first one that ends behind what was checksummed */
@@ -174,20 +175,19 @@ static int write_chunks(struct writer *w, struct cairn_error *reterr) {
         return drain(w, reterr);
 }
 
-/* Space first, so that a full disk is found before anything is written. */
-static int reserve(const struct writer *w, struct cairn_error *reterr) {
-        if (fallocate(w->job->data_fd, 0, 0, (off_t) w->source->image_bytes) == 0)
-                return 0;
-        int error_number = errno;
-        if (error_number == EOPNOTSUPP || error_number == ENOSYS || error_number == EINTR)
-                return 0; /* the writes will tell */
-        return error_set_errno(reterr, error_number, "reserve space", "data file");
+/* Space first, so that a full disk is found before anything is written; the image is prepared
+ * meanwhile. */
+static int reserve(struct writer *w, struct cairn_error *reterr) {
+        while (ring_reserve(w->ring, FILE_DATA, w->source->image_bytes) == CAIRN_ERR_BUSY)
+                TRY(wait_for_ring(w, reterr));
+        TRY(prepare_image(w, reterr));
+        return drain(w, reterr);
 }
 
 /* The files came as descriptors; where they lie is for the reader of the message. A path that does
  * not fit keeps its end. */
 static void name_place(const struct writer *w, struct cairn_error *e) {
-        bool is_manifest = strstr(e->operation, "manifest") || strcmp(e->object, "manifest") == 0;
+        bool is_manifest = strstr(e->operation, "manifest");
         char link[64], path[4096];
         (void) snprintf(link, sizeof link, "/proc/self/fd/%d",
                         is_manifest ? w->job->manifest_fd : w->job->data_fd);
@@ -353,23 +353,25 @@ static int make_manifest(struct writer *w, void **ret, size_t *ret_bytes,
 }
 
 static int write_manifest(struct writer *w, struct cairn_error *reterr) {
-        _cleanup_free_ void *bytes = NULL;
         size_t count;
-        TRY(make_manifest(w, &bytes, &count, reterr));
+        TRY(make_manifest(w, &w->manifest, &count, reterr));
         int error_number = fault_point(FAULT_MANIFEST_WRITE);
         if (error_number)
                 return error_set_errno(reterr, error_number, "write manifest", w->job->run);
-        /* The ring switched both files to O_DIRECT; a manifest has any length. */
-        int fd = w->job->manifest_fd, flags = fcntl(fd, F_GETFL);
-        if (flags < 0 || fcntl(fd, F_SETFL, flags & ~O_DIRECT) < 0)
-                return error_set_errno(reterr, errno, "write manifest", w->job->run);
-        return io_write_all(&io_system, fd, bytes, count, 0, "manifest", reterr);
+        while (ring_push_memory(w->ring, FILE_MANIFEST_TEMPORARY, 0, w->manifest, count) ==
+               CAIRN_ERR_BUSY)
+                TRY(wait_for_ring(w, reterr));
+        return drain(w, reterr);
 }
 
+/* 0 also where the ring has failed: ring_end tells why. */
 static int write_both(struct writer *w, struct cairn_error *reterr) {
+        TRY(reserve(w, reterr));
+        if (ring_failed(w->ring))
+                return 0;
         TRY(write_chunks(w, reterr));
         if (ring_failed(w->ring))
-                return 0; /* ring_end tells why */
+                return 0;
         int error_number = fault_point(FAULT_DATA_SYNC);
         if (error_number)
                 return error_set_errno(reterr, error_number, "sync data", w->job->run);
@@ -377,7 +379,22 @@ static int write_both(struct writer *w, struct cairn_error *reterr) {
         if (ring_failed(w->ring))
                 return 0;
         TRY(write_manifest(w, reterr));
+        if (ring_failed(w->ring))
+                return 0;
         return sync_file(w, FILE_MANIFEST_TEMPORARY, reterr);
+}
+
+/* After an error of ours the transfers still have to end before staging is used again. */
+static int end_job(struct writer *w, int r, struct cairn_error *reterr) {
+        while (r < 0 && r != CAIRN_ERR_PEER && !ring_idle(w->ring))
+                if (wait_for_ring(w, NULL) < 0)
+                        break;
+        int ended = ring_end(w->ring, 0, r == 0 ? reterr : NULL);
+        if (r == 0 && ended < 0 && reterr && !ring_stuck(w->ring) &&
+            ring_error_file(w->ring) == FILE_MANIFEST_TEMPORARY)
+                (void) snprintf(reterr->operation, sizeof reterr->operation, "%s manifest",
+                                strncmp(reterr->operation, "sync", 4) == 0 ? "sync" : "write");
+        return r < 0 ? r : ended;
 }
 
 int writer_write(const struct writer_job *job, struct ring *ring, const struct source *source,
@@ -396,17 +413,12 @@ int writer_write(const struct writer_job *job, struct ring *ring, const struct s
         w.chunk_count = (source->image_bytes + DATA_CHUNK_BYTES - 1) / DATA_CHUNK_BYTES;
         w.chunk_crcs = arena_alloc(&w.arena, w.chunk_count * sizeof *w.chunk_crcs, 8);
         staging_note(staging, STAGING_WRITING, copied->word, copied->step);
-        int r = w.chunk_crcs ? reserve(&w, reterr) : no_memory(reterr);
+        int r = w.chunk_crcs ? ring_begin(ring, RING_WRITE, fds, FILES, FILE_DATA + 1, reterr)
+                             : no_memory(reterr);
         if (r == 0)
-                r = prepare_image(&w, reterr);
-        if (r == 0)
-                r = ring_begin(ring, RING_WRITE, fds, FILES, FILE_DATA + 1, reterr);
-        if (r == 0) {
-                r = write_both(&w, reterr);
-                /* after an error of ours the transfers still have to end before staging is used
-                 * again */
-                TRY_KEEP(ring_end(ring, job->deadline_ns, r == 0 ? reterr : NULL));
-        }
+                r = end_job(&w, write_both(&w, reterr), reterr);
+        if (!ring_stuck(ring))
+                free(w.manifest);
         /* the encodings lie in this job's arena */
         for (size_t i = 0; i < source->tensor_count; i++)
                 if (source->tensors[i].record->encoding) {

@@ -3,15 +3,15 @@
  * writer.h - a snapshot in staging becomes a data file and a manifest, both on stable storage:
  *
  *     reserve space -> convert what is stored narrower -> data (CRC32C per tensor and per MiB,
- * ahead of the I/O
- *     thread) -> fdatasync -> manifest -> fdatasync
+ *     ahead of the I/O thread) -> fdatasync -> manifest -> fdatasync
  *
  * The manifest is written under the temporary name that the store process opened; giving it its
  * name is not done here. A failed write or sync dooms this checkpoint; nothing is tried again.
  *
- * Runs on the saver's main thread. While it waits for storage it calls `wait`, which serves the
- * saver's other duties and returns when `ring_fd` is readable or after a while; a negative result
- * (the agent is gone) ends the writing.
+ * Runs on the saver's main thread; every call into storage is the I/O thread's. While it waits for
+ * storage it calls `wait`, which serves the saver's other duties and returns when `ring_fd` is
+ * readable or after a while; a negative result (the agent is gone) ends the writing. After that, or
+ * after the deadline, the ring may be stuck (ring.h): nothing here may be used again then.
  */
 #ifndef CAIRN_AGENT_WRITER_H
 #define CAIRN_AGENT_WRITER_H

@@ -97,11 +97,12 @@ static int demand(struct cairn *c, uint64_t deadline_ns, struct cairn_error *ret
         return 0;
 }
 
-static int ask_again(struct cairn *c, uint64_t declined_seq, uint64_t deadline_ns,
+/* Where the trainer moved on, a newer cut does, and what becomes of that one counts from now on. */
+static int ask_again(struct cairn *c, cairn_ticket *ticket, uint64_t deadline_ns,
                      struct cairn_error *reterr) {
         bool updating;
-        if (cut_read(c->page).seq > declined_seq) {
-                (void) cut_request(c->page, &updating);
+        if (cut_read(c->page).seq > *ticket) {
+                *ticket = cut_request(c->page, &updating);
                 if (!updating)
                         handle_ring(c);
                 return 0;
@@ -132,7 +133,7 @@ static int snapshot_wait(struct cairn *c, cairn_ticket ticket, uint64_t timeout_
                                          "it was not committed within %" PRIu64 " ms",
                                          timeout_ns / NSEC_PER_MSEC);
                 if (retry)
-                        TRY(ask_again(c, ticket, deadline_ns, reterr));
+                        TRY(ask_again(c, &ticket, deadline_ns, reterr));
                 uint64_t slice_ns = deadline_ns - now_ns;
                 if (slice_ns > WAIT_SLICE_NS)
                         slice_ns = WAIT_SLICE_NS;

@@ -58,7 +58,8 @@ $(BUILD)/tests/fuzz/seeds: $(call objects,tests/fuzz/seeds.c tests/unit/format_s
 export BUILD CC CXX
 TESTS_RUN = tests/run
 
-.PHONY: check-run check-unit check-sim check-fuzz check-e2e check-model check-lint check-kill check-flat check-headers check-includes
+.PHONY: check-run check-unit check-sim check-fuzz check-e2e check-model check-lint check-headers check-includes
+.PHONY: check-kill check-reattach check-postmortem check-outage check-flat
 check-run: all $(UNIT) $(SIM) $(FUZZ) $(E2E_HELPERS)
 	@$(TESTS_RUN) $(UNIT) $(SIM) $(FUZZ) $(LINT) $(MODEL) $(E2E)
 check-unit: $(UNIT)
@@ -77,9 +78,10 @@ check-headers: $(GEN_HDR)
 	@$(TESTS_RUN) tests/lint/headers.sh
 check-includes:
 	@$(TESTS_RUN) tests/lint/includes.sh
-check-kill: all $(E2E_HELPERS)
-	@ROUNDS='$(ROUNDS)' SEED='$(SEED)' BUILD='$(BUILD)' tests/e2e/kill.sh
-
+check-kill check-reattach check-postmortem: check-%: all $(E2E_HELPERS)
+	@ROUNDS='$(ROUNDS)' SEED='$(SEED)' BUILD='$(BUILD)' tests/e2e/$*.sh
+check-outage: all $(E2E_HELPERS)
+	@OUTAGE_SECONDS='$(SECONDS)' BUILD='$(BUILD)' tests/e2e/outage.sh
 check-flat: all $(E2E_HELPERS)
 	@ROUNDS='$(ROUNDS)' BUILD='$(BUILD)' tests/e2e/flat.sh
 

@@ -79,14 +79,15 @@ int ranks_spawn(struct ranks *r, uint32_t count, const struct ranks_environment 
         return 0;
 }
 
-bool ranks_reap(struct ranks *r, pid_t pid, int wait_status) {
+int ranks_reap(struct ranks *r, pid_t pid, int wait_status) {
         for (uint32_t i = 0; i < r->count; i++)
                 if (r->all[i].pid == pid && r->all[i].running) {
                         r->all[i].running = false;
                         r->all[i].wait_status = wait_status;
-                        return true;
+                        r->all[i].order = ++r->ended;
+                        return (int) i;
                 }
-        return false;
+        return -1;
 }
 
 uint32_t ranks_running(const struct ranks *r) {
@@ -108,11 +109,24 @@ void ranks_clear(const struct ranks *r) {
                         (void) kill(-r->all[i].pid, SIGKILL);
 }
 
+static bool lost_the_others(int wait_status) {
+        int code = ranks_exit_status(wait_status);
+        return code == status_exit_code(CAIRN_ERR_PEER) ||
+               code == status_exit_code(CAIRN_ERR_TIMEOUT);
+}
+
 uint32_t ranks_first_failed(const struct ranks *r) {
-        for (uint32_t i = 0; i < r->count; i++)
-                if (!r->all[i].running && r->all[i].wait_status != 0)
-                        return i;
-        return 0;
+        const struct rank_process *first = NULL;
+        for (uint32_t i = 0; i < r->count; i++) {
+                const struct rank_process *p = &r->all[i];
+                if (p->running || p->wait_status == 0)
+                        continue;
+                bool lost = lost_the_others(p->wait_status);
+                bool first_lost = first && lost_the_others(first->wait_status);
+                if (!first || (lost == first_lost ? p->order < first->order : first_lost))
+                        first = p;
+        }
+        return first ? (uint32_t) (first - r->all) : 0;
 }
 
 int ranks_exit_status(int wait_status) {

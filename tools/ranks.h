@@ -21,12 +21,12 @@ enum { RANKS_MAX = 64 };
 struct rank_process {
         pid_t pid; /* 0: not started */
         bool running;
-        bool reported;   /* the agent was told of its end */
         int wait_status; /* once it ended */
+        uint32_t order;  /* of its end among the others, from 1 */
 };
 struct ranks {
         struct rank_process all[RANKS_MAX];
-        uint32_t count;
+        uint32_t count, ended;
         uint16_t master_port;
         pid_t launcher; /* who started them: they do not outlive it for long */
 };
@@ -39,13 +39,14 @@ struct ranks_environment {
  * are ours. */
 int ranks_spawn(struct ranks *r, uint32_t count, const struct ranks_environment *environment,
                 char **command, struct cairn_error *reterr);
-/* Note the end of a child; false if it is none of the ranks. */
-bool ranks_reap(struct ranks *r, pid_t pid, int wait_status);
+/* Note the end of a child: its rank, -1 if it is none of them. */
+int ranks_reap(struct ranks *r, pid_t pid, int wait_status);
 uint32_t ranks_running(const struct ranks *r);
 void ranks_signal(const struct ranks *r, int signal_number);
 /* SIGKILL to whatever the ended ranks' groups still hold. */
 void ranks_clear(const struct ranks *r);
-/* The rank that decides the outcome: the first that failed, or 0. */
+/* The rank that decides the outcome: the first that failed, or 0. Ranks that only lost the others
+ * (69, 124) come after those that failed by themselves, whoever was reaped first. */
 uint32_t ranks_first_failed(const struct ranks *r);
 /* Exit status as shells count: 128 + signal for a killed one. */
 int ranks_exit_status(int wait_status);

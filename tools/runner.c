@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "tools/agent_call.h"
 #include "tools/agent_process.h"
+#include "tools/agent_watch.h"
 #include "tools/crash_guard.h"
 #include "tools/process_tree.h"
 #include <errno.h>
@@ -28,9 +29,9 @@
 #define SYSTEM_AGENT_NS (60 * NSEC_PER_SEC)
 #define REQUEST_NS (300 * NSEC_PER_SEC)
 #define STOP_DEADLINE_NS (120 * NSEC_PER_SEC)
-#define PEER_RANKS_END_NS \
-        (10 * NSEC_PER_SEC) /* ranks whose fellow failed: SIGTERM, then SIGKILL \
-                             */
+/* Ranks whose fellow failed: SIGTERM, then SIGKILL. They may finish an update that they are in, for
+ * its gradients are complete; their next collective fails. */
+#define PEER_RANKS_END_NS (5 * NSEC_PER_SEC)
 #define BACKOFF_NS (200 * NSEC_PER_MSEC)
 #define BACKOFF_NS_MAX (30 * NSEC_PER_SEC)
 
@@ -48,6 +49,7 @@ struct runner {
         const struct command *command;
         const struct runner_options *options;
         struct control agent;
+        struct agent_watch watch;
         char socket[PATH_MAX];
         bool system_agent;
         pid_t agent_pid;   /* private agent; 0: none */
@@ -145,6 +147,15 @@ static int agent_find(struct runner *r, struct cairn_error *reterr) {
 
 /* ---- signals and children ---- */
 
+static void fill_exit(const struct runner *r, uint32_t rank, Cairn__Control__RankExit *m,
+                      Cairn__Control__Envelope *e) {
+        m->run = agent_call_text(r->options->run);
+        m->rank = rank;
+        m->wait_status = r->ranks.all[rank].wait_status;
+        m->pid = (uint32_t) r->ranks.all[rank].pid;
+        CONTROL_SET(e, RANK_EXIT, rank_exit, m);
+}
+
 static void ask_to_stop(struct runner *r) {
         Cairn__Control__StopRequest request = CAIRN__CONTROL__STOP_REQUEST__INIT;
         request.run = agent_call_text(r->options->run);
@@ -172,6 +183,18 @@ static void on_stop_signal(struct runner *r, int signal_number) {
                 ask_to_stop(r);
 }
 
+/* The agent is told at once how a rank ended: what its memory is worth hangs on it, and the others
+ * may still take their time. Its answer is asked for later (settle). */
+static void tell_exit(struct runner *r, uint32_t rank) {
+        Cairn__Control__RankExit m = CAIRN__CONTROL__RANK_EXIT__INIT;
+        Cairn__Control__Envelope envelope = CAIRN__CONTROL__ENVELOPE__INIT;
+        fill_exit(r, rank, &m, &envelope);
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        if (r->agent.socket >= 0 && control_tell(&r->agent, &envelope, NULL, 0,
+                                                 clock_now(&clock_system) + NSEC_PER_SEC, &e) < 0)
+                log_error(LOG_LEVEL_WARNING, "tell the agent of a rank's end", &e);
+}
+
 static void reap(struct runner *r) {
         int wait_status;
         for (pid_t pid; (pid = waitpid(-1, &wait_status, WNOHANG)) > 0;) {
@@ -179,8 +202,11 @@ static void reap(struct runner *r) {
                         r->agent_pid = 0;
                         continue;
                 }
-                if (ranks_reap(&r->ranks, pid, wait_status) && wait_status != 0 &&
-                    r->end_ranks_at_ns == 0 && ranks_running(&r->ranks) > 0) {
+                int rank = ranks_reap(&r->ranks, pid, wait_status);
+                if (rank < 0)
+                        continue;
+                tell_exit(r, (uint32_t) rank);
+                if (wait_status != 0 && r->end_ranks_at_ns == 0 && ranks_running(&r->ranks) > 0) {
                         /* the group cannot go on without it */
                         ranks_signal(&r->ranks, SIGTERM);
                         r->end_ranks_at_ns = clock_now(&clock_system) + PEER_RANKS_END_NS;
@@ -202,6 +228,8 @@ static void on_signals(struct runner *r) {
 static bool runner_wait(struct runner *r, uint64_t deadline_ns) {
         struct pollfd fds[] = {{.fd = r->signal_fd, .events = POLLIN},
                                {.fd = r->agent.socket, .events = POLLIN}};
+        uint64_t watch_ns = clock_now(&clock_system) + AGENT_WATCH_EVERY_NS;
+        deadline_ns = watch_ns < deadline_ns ? watch_ns : deadline_ns;
         if (r->end_ranks_at_ns && r->end_ranks_at_ns < deadline_ns)
                 deadline_ns = r->end_ranks_at_ns;
         (void) poll(fds, 2, clock_poll_timeout(&clock_system, deadline_ns));
@@ -211,6 +239,10 @@ static bool runner_wait(struct runner *r, uint64_t deadline_ns) {
                 ranks_signal(&r->ranks, SIGKILL);
                 r->end_ranks_at_ns = clock_now(&clock_system) + NSEC_PER_SEC;
         }
+        if (fds[1].revents)
+                agent_watch_heard(&r->watch, r->options->run);
+        else
+                agent_watch_ask(&r->watch, &r->agent, r->options->run);
         return fds[1].revents != 0;
 }
 
@@ -313,6 +345,9 @@ static int agent_recover(struct runner *r, struct cairn_error *reterr) {
         }
         TRY(send_start(r, r->generation, &started, reterr));
         say_note(r, started);
+        for (uint32_t rank = 0; rank < r->ranks.count; rank++)
+                if (!r->ranks.all[rank].running)
+                        tell_exit(r, rank);
         if (r->stop_signal && ranks_running(&r->ranks) > 0)
                 ask_to_stop(r);
         return 0;
@@ -347,12 +382,8 @@ static void take_settled(struct runner *r, const Cairn__Control__RankSettled *m)
 static int settle(struct runner *r, struct cairn_error *reterr) {
         for (uint32_t rank = 0; rank < r->ranks.count; rank++) {
                 Cairn__Control__RankExit exit_message = CAIRN__CONTROL__RANK_EXIT__INIT;
-                exit_message.run = agent_call_text(r->options->run);
-                exit_message.rank = rank;
-                exit_message.wait_status = r->ranks.all[rank].wait_status;
-                exit_message.pid = (uint32_t) r->ranks.all[rank].pid;
                 Cairn__Control__Envelope envelope = CAIRN__CONTROL__ENVELOPE__INIT, *reply = NULL;
-                CONTROL_SET(&envelope, RANK_EXIT, rank_exit, &exit_message);
+                fill_exit(r, rank, &exit_message, &envelope);
                 int status =
                         ask(r, &envelope, NULL, 0, CONTROL_REPLY(RANK_SETTLED), &reply, reterr);
                 if (status == CAIRN_ERR_PEER) {

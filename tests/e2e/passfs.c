@@ -10,7 +10,8 @@
  *     on=TEXT                                  ... but only for paths that contain it
  *     short=N                                  a write takes at most N bytes
  *     slow=N                                   a write takes N ms longer
- *     hang                                     no call ends while the word stands there
+ *     hang                                     no call ends while the word stands there (also on=)
+ *     noclose                                  only a close never ends
  *     readonly                                 what would change something ends with EROFS
  *     nodirect                                 transfers of files opened with O_DIRECT: EINVAL
  *
@@ -91,7 +92,7 @@ static bool is_meant(const char *text, const char *path) {
 /* Waits out a hang; then 0 or a negative errno. `key` may be NULL: only the hang counts. */
 static int gate(const char *path, const char *key, bool changes, char *text) {
         read_control(text);
-        while (value_of(text, "hang ")) {
+        while (value_of(text, "hang ") && is_meant(text, path)) {
                 nap(HANG_POLL_MS);
                 read_control(text);
         }
@@ -143,6 +144,16 @@ static int pass_open(const char *path, struct fuse_file_info *info) {
 
 static int pass_create(const char *path, mode_t mode, struct fuse_file_info *info) {
         return open_file(path, info->flags | O_CREAT, mode, info);
+}
+
+/* Each close of a descriptor, of each process that has it. */
+static int pass_flush(const char *path, struct fuse_file_info *info) {
+        char text[CONTROL_BYTES];
+        (void) info;
+        int r = gate(path, NULL, false, text);
+        for (; value_of(text, "noclose ") && is_meant(text, path); read_control(text))
+                nap(HANG_POLL_MS);
+        return r;
 }
 
 static int pass_release(const char *path, struct fuse_file_info *info) {
@@ -288,6 +299,7 @@ static const struct fuse_operations operations = {
         .getattr = pass_getattr,
         .open = pass_open,
         .create = pass_create,
+        .flush = pass_flush,
         .release = pass_release,
         .read = pass_read,
         .write = pass_write,

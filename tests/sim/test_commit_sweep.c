@@ -8,7 +8,8 @@
  * new generation can start and commit. Some recoveries are crashed again.
  *
  * The same sweep must find planted bugs: an fsync of directories, manifests or records left out or
- * done late, a file that is reused while a saver that stalled holds it still. SEED and ROUNDS (crashes for each operation) come from the environment.
+ * done late, a file that is reused while a saver that stalled holds it still. SEED and ROUNDS
+ * (crashes for each operation) come from the environment.
  */
 #include "agent/generation.h"
 #include "base/cleanup.h"

@@ -47,8 +47,8 @@ static void store_turn(void *context) {
                                                           .decided = START_FRESH,
                                                           .checkpoint_step = -1};
                 } else if (m->verb == STORE_ATTEMPT_OPEN) {
-                        for (uint32_t i = 0; i < 2 * m->count; i++)
-                                fds.fds[fds.count++] = memfd_create("file", MFD_CLOEXEC);
+                        for (uint32_t i = 0; i < m->count; i++)
+                                fds.fds[fds.count++] = memfd_create("parcel", MFD_CLOEXEC);
                 } else if (m->verb == STORE_COMMIT) {
                         int64_t step = m->step;
                         m->committed = (struct commit_result){.step = step, .bytes = 4096};
@@ -189,6 +189,8 @@ static void saver_write(struct fixture *f, size_t i) {
         if (f->write_status)
                 (void) error_set(&m.error, f->write_status, "write data", "rank", "test");
         f->savers[i].cut = false;
+        m.stuck = f->write_stuck;
+        f->write_stuck = false;
         if (!f->writes_fail)
                 f->write_status = 0;
         say(f, i, m);
@@ -252,7 +254,7 @@ static int saver_send(struct session *s, const struct saver_message *m, const in
                 f->seals++;
                 break;
         case SAVER_ARM:
-                MUST(fd_count == 2 && !f->savers[i].armed && !f->savers[i].cut);
+                MUST(fd_count == 1 && !f->savers[i].armed && !f->savers[i].cut);
                 f->savers[i].armed = true;
                 f->savers[i].attempt = m->attempt;
                 f->savers[i].take = 0;

@@ -48,6 +48,7 @@ struct fixture {
         unsigned savers_started, seals, arms, takes;
         bool saver_holds_write; /* a cut stays unwritten */
         bool writes_fail;       /* write_status stays */
+        bool write_stuck;       /* the next write that fails never ended */
         int write_status, void_next;
         struct {
                 struct session *session;

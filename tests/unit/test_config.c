@@ -28,7 +28,7 @@ static void test_every_key(void **state) {
         (void) state;
         assert_int_equal(load("# a comment\nstore = /data/store\nsocket=/run/x/y.sock\n"
                               "staging_bytes_max = 16G\nkeep_last = 5\ngroup = ops\n"
-                              "log_level = debug\nstop_deadline_s = 7\n",
+                              "log_level = debug\nstop_deadline_s = 7\nstorage_timeout_s = 8\n",
                               &c, &e),
                          0);
         assert_string_equal(c.store, "/data/store");
@@ -38,6 +38,7 @@ static void test_every_key(void **state) {
         assert_string_equal(c.group, "ops");
         assert_int_equal(c.log_level, LOG_LEVEL_DEBUG);
         assert_int_equal(c.stop_deadline_s, 7);
+        assert_int_equal(c.storage_timeout_s, 8);
         assert_int_equal(config_check(&c, &e), 0);
 }
 

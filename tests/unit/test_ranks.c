@@ -10,7 +10,7 @@ static void reap_all(struct ranks *r) {
                 int wait_status;
                 pid_t pid = waitpid(-1, &wait_status, 0);
                 assert_true(pid > 0);
-                assert_true(ranks_reap(r, pid, wait_status));
+                assert_true(ranks_reap(r, pid, wait_status) >= 0);
         }
 }
 
@@ -32,6 +32,28 @@ static void test_launcher_variables(void **state) {
         assert_int_equal(ranks_first_failed(&r), 0);
 }
 
+/* Rank 1 fails; the others notice and end, too, and may be reaped before it. */
+static void test_first_failed(void **state) {
+        static char script[] =
+                "case $RANK in 0) exit 69 ;; 1) exit 3 ;; 2) kill -KILL $$ ;; *) exit 0 ;; esac";
+        char *command[] = {shell, flag, script, NULL};
+        static const uint32_t orders[][4] = {{0, 1, 2, 3}, {3, 2, 0, 1}, {0, 2, 1, 3}};
+        static const uint32_t expected[] = {1, 2, 2};
+        struct ranks r;
+        int wait_status;
+        for (size_t i = 0; i < 3; i++) {
+                assert_int_equal(ranks_spawn(&r, 4, &environment, command, NULL), 0);
+                assert_int_equal(ranks_first_failed(&r), 0);
+                for (size_t k = 0; k < 4; k++) {
+                        pid_t pid = r.all[orders[i][k]].pid;
+                        assert_int_equal(waitpid(pid, &wait_status, 0), pid);
+                        assert_int_equal(ranks_reap(&r, pid, wait_status), orders[i][k]);
+                        assert_int_equal(ranks_reap(&r, pid, wait_status), -1);
+                }
+                assert_int_equal(ranks_first_failed(&r), expected[i]);
+        }
+}
+
 static void test_signals_reach_the_group(void **state) {
         static char script[] = "sleep 100 & wait";
         char *command[] = {shell, flag, script, NULL};
@@ -44,7 +66,7 @@ static void test_signals_reach_the_group(void **state) {
         assert_string_equal(ranks_describe(0, r.all[0].wait_status, text, sizeof text),
                             "rank 0 was killed by SIGKILL");
         ranks_clear(&r);
-        assert_false(ranks_reap(&r, r.all[0].pid, 0)); /* ended before */
+        assert_int_equal(ranks_reap(&r, r.all[0].pid, 0), -1); /* ended before */
 }
 
 static void test_unknown_program(void **state) {
@@ -59,6 +81,7 @@ static void test_unknown_program(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_launcher_variables),
+                cmocka_unit_test(test_first_failed),
                 cmocka_unit_test(test_signals_reach_the_group),
                 cmocka_unit_test(test_unknown_program),
         };

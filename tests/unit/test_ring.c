@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -160,6 +161,93 @@ static void test_odd_sizes(void **state) {
         }
 }
 
+/* Space first, then bytes from anywhere, of any length. */
+static void test_reserved_space_and_other_memory(void **state) {
+        for (int i = 0; i < VARIANTS; i++) {
+                struct ring *ring = open_ring(&variants[i]);
+                const uint64_t bytes = 5 * MiB + 77;
+                unsigned char *other = malloc(bytes), *back = malloc(bytes);
+                struct stat st;
+                int fd = new_file("reserved");
+
+                if (!ring || !other || !back)
+                        continue;
+                fill(other, bytes, 11);
+                begin(ring, RING_WRITE, fd, false);
+                assert_int_equal(ring_reserve(ring, 0, 8 * MiB), 0);
+                wait_idle(ring);
+                assert_int_equal(fstat(fd, &st), 0);
+                assert_int_equal(st.st_size, 8 * MiB);
+                assert_int_equal(ring_push_memory(ring, 0, 4096, other, bytes), 0);
+                wait_idle(ring);
+                assert_int_equal(ring_sync(ring, 0), 0);
+                assert_int_equal(ring_end(ring, soon(), NULL), 0);
+                assert_int_equal(pread(fd, back, bytes, 4096), bytes);
+                assert_memory_equal(back, other, bytes);
+                begin(ring, RING_READ, fd, false);
+                assert_int_equal(ring_push_memory(ring, 0, 0, other, 1), CAIRN_ERR_API);
+                assert_int_equal(ring_end(ring, soon(), NULL), 0);
+                ring_free(ring);
+                free(other);
+                free(back);
+                (void) close(fd);
+        }
+}
+
+/* No room: found before a byte is written. */
+static void reserve_beyond_limit(void *argument) {
+        struct rlimit limit = {MiB, MiB};
+        struct ring *ring;
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        int fds[2] = {new_file("first"), new_file("second")};
+
+        (void) signal(SIGXFSZ, SIG_IGN);
+        if (setrlimit(RLIMIT_FSIZE, &limit) < 0 || ring_new(argument, &ring, &e) < 0 ||
+            ring_begin(ring, RING_WRITE, fds, 2, 0, NULL) < 0 || ring_reserve(ring, 1, 2 * MiB) < 0)
+                _exit(2);
+        int r = ring_end(ring, soon(), &e);
+        _exit(r < 0 && e.system_code == EFBIG && strcmp(e.operation, "reserve space") == 0 &&
+                              ring_error_file(ring) == 1
+                      ? 0
+                      : 3);
+}
+
+static void test_no_space_to_reserve(void **state) {
+        for (int i = 0; i < VARIANTS; i++) {
+                struct ring *ring = open_ring(&variants[i]);
+
+                if (!ring)
+                        continue;
+                ring_free(ring);
+                struct ring_options options = variants[i];
+                assert_int_equal(test_in_child(reserve_beyond_limit, &options), 0);
+        }
+}
+
+/* A lock is held as long as anybody has the file open: so are the blocks of a deleted one. */
+static void test_files_are_let_go_of(void **state) {
+        for (int i = 0; i < VARIANTS; i++) {
+                struct ring *ring = open_ring(&variants[i]);
+                int fd = new_file("held"), again = new_file("held");
+                uint64_t end = soon();
+
+                if (!ring)
+                        continue;
+                assert_int_equal(flock(fd, LOCK_EX), 0);
+                begin(ring, RING_WRITE, fd, true);
+                push(ring, 0, 0, MiB);
+                assert_int_equal(ring_end(ring, soon(), NULL), 0);
+                ring_close(ring, fd);
+                while (flock(again, LOCK_EX | LOCK_NB) < 0) {
+                        assert_int_equal(errno, EWOULDBLOCK);
+                        assert_true(clock_now(&clock_system) < end);
+                        clock_system.sleep_ns(NULL, NSEC_PER_MSEC);
+                }
+                ring_free(ring);
+                (void) close(again);
+        }
+}
+
 static void test_wrong_calls(void **state) {
         struct ring *ring = open_ring(&(struct ring_options){.backend = RING_AUTO});
         int fd = new_file("data"), many[RING_FILES_MAX + 1] = {0};
@@ -177,6 +265,8 @@ static void test_wrong_calls(void **state) {
         assert_int_equal(ring_push(ring, 0, 0, 1, UINT64_MAX), CAIRN_ERR_API);
         assert_int_equal(ring_push(ring, 0, 0, 0, 0), 0);
         assert_int_equal(ring_sync(ring, 1), CAIRN_ERR_API);
+        assert_int_equal(ring_reserve(ring, 1, 1), CAIRN_ERR_API);
+        assert_int_equal(ring_push_memory(ring, 1, 0, region, 1), CAIRN_ERR_API);
         assert_int_equal(ring_end(ring, soon(), NULL), 0);
         ring_free(ring);
         ring_free(NULL);
@@ -306,6 +396,10 @@ static void stall(void *argument) {
                 _exit(2);
         (void) ring_push(ring, 0, 0, 0, MiB);
         int r = ring_end(ring, start + NSEC_PER_SEC / 5, &e);
+        /* It takes nothing more, and does not wait either. */
+        if (!ring_stuck(ring) || ring_attach(ring, region, MiB, NULL) >= 0 ||
+            ring_end(ring, 0, NULL) != CAIRN_ERR_TIMEOUT)
+                _exit(4);
         ring_free(ring);
         _exit(r == CAIRN_ERR_TIMEOUT && clock_now(&clock_system) - start < 10 * NSEC_PER_SEC ? 0
                                                                                              : 3);
@@ -326,9 +420,16 @@ static void test_deadline(void **state) {
 int main(void) {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
         const struct CMUnitTest tests[] = {
-                TEST(test_round_trip), TEST(test_odd_sizes), TEST(test_wrong_calls),
-                TEST(test_errors),     TEST(test_faults),    TEST(test_short_writes),
+                TEST(test_round_trip),
+                TEST(test_odd_sizes),
+                TEST(test_wrong_calls),
+                TEST(test_errors),
+                TEST(test_faults),
+                TEST(test_short_writes),
                 TEST(test_deadline),
+                TEST(test_reserved_space_and_other_memory),
+                TEST(test_no_space_to_reserve),
+                TEST(test_files_are_let_go_of),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
  */
 #include "tests/test.h"
 #include "tests/unit/agent_fixture.h"
+#include <sys/stat.h>
 #include <sys/syscall.h>
 
 #define BODY(name) CAIRN__CONTROL__ENVELOPE__BODY_##name
@@ -280,6 +281,37 @@ static void test_saver_dies(void **state) {
         assert_int_equal(atomic_load(&t.page->committed_step), 5);
 }
 
+/* Its transfers may still end: nothing of it is used again. */
+static void test_stuck_saver_is_replaced(void **state) {
+        struct session *s = fixture_session(&f, 0);
+        struct stat before, after;
+        uint64_t seq;
+        int status;
+
+        assert_int_equal(fstat(s->staging_fd, &before), 0);
+        int held = dup(s->staging_fd); /* as the saver does: the number is not given away */
+        f.write_status = CAIRN_ERR_TIMEOUT;
+        f.write_stuck = true;
+        fixture_update(&f, &t, 1, true);
+        for (int i = 0; i < 100 && s->saver.state != SAVER_LINK_STOPPING; i++)
+                fixture_run_ms(&f, 1);
+        assert_int_equal(cut_outcome_find(t.page, 2, &seq, &status), CUT_FAILED);
+        assert_int_equal(status, CAIRN_ERR_TIMEOUT);
+        /* Nobody else answers: a gate must not wait. */
+        fixture_update(&f, &t, 2, true);
+        fixture_run_ms(&f, 20);
+        assert_true(atomic_load(&t.page->answered_seq) >= 3);
+        fixture_run_ms(&f, 1000);
+        assert_int_equal(f.savers_started, 2);
+        assert_int_equal(f.seals, 2);
+        assert_int_equal(fstat(s->staging_fd, &after), 0);
+        assert_int_not_equal(before.st_ino, after.st_ino);
+        fixture_update(&f, &t, 3, true);
+        fixture_run_ms(&f, 50);
+        assert_int_equal(atomic_load(&t.page->committed_step), 3);
+        (void) close(held);
+}
+
 static void test_stop(void **state) {
         Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
         Cairn__Control__StopRequest m = CAIRN__CONTROL__STOP_REQUEST__INIT;
@@ -502,6 +534,8 @@ int main(void) {
                 TEST(test_death_settles_first),
                 TEST(test_successor_waits),
                 TEST(test_saver_dies),
+                TEST(test_stuck_saver_is_replaced),
+                TEST(test_stuck_saver_is_replaced),
                 TEST(test_stop),
                 TEST(test_stop_without_room),
                 TEST(test_asked_during_pause),

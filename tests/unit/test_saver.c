@@ -2,6 +2,7 @@
  *
  * A whole saver in a child process against a played session: page, slab, host state, staging and
  * files are real, cairnd's part is a socketpair. */
+#include "agent/parcel.h"
 #include "agent/saver.h"
 #include "base/bytes.h"
 #include "base/clock.h"
@@ -38,6 +39,7 @@ static struct session {
         pid_t saver;
         int socket;
         int data_fd, manifest_fd;
+        uint64_t storage_timeout_ns;
 } s;
 
 /* What the tensors are: placed one after another in the slab, `stat` with a shadow. */
@@ -192,6 +194,7 @@ static int setup(void **state) {
         s.slab = new_memory(SLAB_BYTES, &s.slab_fd);
         declare_tensors();
         make_inventory();
+        s.storage_timeout_ns = 60 * NSEC_PER_SEC;
         s.host = new_memory(host_state_bytes(s.payload_bytes), &s.host_fd);
         host_state_init(s.host, s.payload_bytes);
         s.staging_bytes = s.image_bytes + 8 * MiB; /* a restore may need more */
@@ -257,6 +260,13 @@ static void send_verb(struct saver_message m, const int *fds, size_t count) {
         assert_int_equal(sendmsg(s.socket, &header, MSG_NOSIGNAL), sizeof m);
 }
 
+static void send_files(struct saver_message m, const int *fds, size_t count) {
+        int parcel;
+        assert_int_equal(parcel_pack(fds, count, &parcel, NULL), 0);
+        send_verb(m, &parcel, 1);
+        (void) close(parcel);
+}
+
 static bool receive_within(struct saver_message *m, uint64_t duration_ns) {
         struct pollfd p = {.fd = s.socket, .events = POLLIN};
 
@@ -293,8 +303,12 @@ static void start_saver(const char *faults) {
         }
         (void) close(pair[1]);
         s.socket = pair[0];
-        struct saver_message m = {
-                .verb = SAVER_SETUP, .run = "gpt", .generation = 3, .session_id = 1, .world = 1};
+        struct saver_message m = {.verb = SAVER_SETUP,
+                                  .run = "gpt",
+                                  .generation = 3,
+                                  .session_id = 1,
+                                  .world = 1,
+                                  .storage_timeout_ns = s.storage_timeout_ns};
         send_verb(m, (int[]){s.page_fd, s.event_fd}, 2);
         assert_int_equal(expect(SAVER_READY).status, 0);
         m = (struct saver_message){
@@ -317,8 +331,8 @@ static void arm(uint32_t attempt) {
         (void) snprintf(name, sizeof name, "manifest-%u", attempt);
         s.manifest_fd = openat(s.folder_fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
         assert_true(s.data_fd >= 0 && s.manifest_fd >= 0);
-        send_verb((struct saver_message){.verb = SAVER_ARM, .attempt = attempt},
-                  (int[]){s.data_fd, s.manifest_fd}, 2);
+        send_files((struct saver_message){.verb = SAVER_ARM, .attempt = attempt},
+                   (int[]){s.data_fd, s.manifest_fd}, 2);
 }
 
 static void ring(void) {
@@ -497,7 +511,7 @@ static void restore(int plan_fd) {
         memset(s.staging, 0xee, s.staging_bytes);
         send_verb(m, &plan_fd, 1);
         m.verb = SAVER_FILES;
-        send_verb(m, &s.data_fd, 1);
+        send_files(m, &s.data_fd, 1);
 }
 
 static void test_round_trip(void **state) {
@@ -728,6 +742,28 @@ static void test_kill_in_mid_write(void **state) {
         arena_done(&arena);
 }
 
+/* Storage that does not answer: nobody waits for it for ever, the trainer not at all, and the saver
+ * goes, for its staging and its files may still be written from and to. */
+static void test_stuck_storage_ends_it(void **state) {
+        int status;
+
+        s.storage_timeout_ns = NSEC_PER_SEC;
+        start_saver("data-write:2:delay:600000");
+        arm(1);
+        (void) update(true);
+        (void) expect(SAVER_CUT);
+        uint64_t begin = clock_now(&clock_system);
+        (void) update(true); /* declined meanwhile */
+        assert_true(clock_now(&clock_system) - begin < NSEC_PER_SEC / 2);
+        struct saver_message m = expect(SAVER_WRITTEN);
+        assert_int_equal(m.status, CAIRN_ERR_TIMEOUT);
+        assert_true(m.stuck);
+        assert_int_equal(waitpid(s.saver, &status, 0), s.saver);
+        assert_int_equal(status, status_exit_code(CAIRN_ERR_TIMEOUT) << 8);
+        s.saver = 0;
+        (void) close(s.socket);
+}
+
 static void test_overflow_falls_back(void **state) {
         struct file_content m;
         struct cairn_error e = CAIRN_ERROR_INIT;
@@ -764,10 +800,15 @@ static void test_overflow_falls_back(void **state) {
 int main(void) {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
         const struct CMUnitTest tests[] = {
-                TEST(test_round_trip),          TEST(test_unarmed_declines),
-                TEST(test_void_copies),         TEST(test_unknown_seal_is_declined),
-                TEST(test_failed_writes),       TEST(test_kill_in_mid_write),
-                TEST(test_overflow_falls_back), TEST(test_hold),
+                TEST(test_round_trip),
+                TEST(test_unarmed_declines),
+                TEST(test_void_copies),
+                TEST(test_unknown_seal_is_declined),
+                TEST(test_failed_writes),
+                TEST(test_kill_in_mid_write),
+                TEST(test_overflow_falls_back),
+                TEST(test_hold),
+                TEST(test_stuck_storage_ends_it),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -100,6 +100,34 @@ static void a_wait_asks_again(void **state) {
         fake_agent_unlock(&agent);
 }
 
+/* The same when the trainer moved on and the newer cut was declined, too: it stands still by now.
+ */
+static void a_wait_asks_for_a_newer_cut(void **state) {
+        cairn_ticket ticket;
+        int64_t step = -1;
+        bool updating;
+        small_update(&now, 1);
+        assert_int_equal(cairn_snapshot(now.c, &ticket), 0);
+        cut_decline(agent.page, CAIRN_ERR_BUSY);
+        small_update(&now, 2);
+        assert_int_equal(cut_request(agent.page, &updating), ticket + 1);
+        cut_decline(agent.page, CAIRN_ERR_BUSY);
+        assert_int_equal(cairn_snapshot_wait(now.c, ticket, 5000000000, &step), 0);
+        assert_int_equal(step, 2);
+        fake_agent_lock(&agent);
+        assert_int_equal(agent.demands, 1);
+        fake_agent_unlock(&agent);
+        /* What becomes of the newer cut is what the wait tells. */
+        small_update(&now, 3);
+        assert_int_equal(cairn_snapshot(now.c, &ticket), 0);
+        cut_decline(agent.page, CAIRN_ERR_BUSY);
+        small_update(&now, 4);
+        assert_int_equal(cut_request(agent.page, &updating), ticket + 1);
+        cut_decline(agent.page, CAIRN_ERR_BUSY);
+        cut_outcome_set(agent.page, ticket + 1, CUT_FAILED, CAIRN_ERR_NOSPACE);
+        assert_int_equal(cairn_snapshot_wait(now.c, ticket, 5000000000, &step), CAIRN_ERR_NOSPACE);
+}
+
 static void finishing(void **state) {
         assert_int_equal(cairn_update_begin(now.c), 0);
         assert_int_equal(cairn_finish(now.c, "completed"), CAIRN_ERR_API);
@@ -143,6 +171,7 @@ int main(void) {
                 TEST(nobody_comes),
                 TEST(what_became_of_it_is_told),
                 TEST(a_wait_asks_again),
+                TEST(a_wait_asks_for_a_newer_cut),
                 TEST(finishing),
                 TEST(other_threads_may_ask),
         };

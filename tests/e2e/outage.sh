@@ -1,0 +1,110 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# time limit: 300 s
+#
+# A full disk, a cairnd that is stopped (SIGSTOP), a store that hangs and one that is read-only, each for
+# OUTAGE_SECONDS (5) in the middle of training: one message that says what, where and what it means; no step waits longer than the gate
+# may, and none a second time; the next checkpoint afterwards commits without a restart of anything.
+. "$(dirname "$0")/mounts.sh"
+seconds=${OUTAGE_SECONDS:-5}
+gate_ms=2000 margin_ms=1000
+
+committed_step() {
+        "$cairn" status "$1" --json | json runs.0.committed_step
+}
+newer_than() { # run, step
+        [ "$(committed_step "$1")" -gt "$2" ]
+}
+# The times in ms of the steps from the line after $2 on that took longer than the gate's deadline.
+slow_steps() { # log, lines before
+        awk -F'"seconds":' -v from="$2" -v limit="$gate_ms" '{
+                t = $2 * 1000
+                if (NR > from && NR > 1 && t - last >= limit) printf "%d\n", t - last
+                last = t
+        }' "$1"
+}
+begin_run() { # name
+        start "$1" --every 20steps -- "${tiny[@]}" --steps 1000000 --step-ms 3
+        wait_step "$work/$1.log" 45 20
+        wait_for 10 newer_than "$1" 0
+        pid_of trainer
+        trainer_pid=$pid
+        pid_of agent
+        agent_pid=$pid
+}
+end_run() { # name
+        "$cairn" stop "$1" >/dev/null || die "cairn stop failed"
+        finish 30
+        expect_code 0
+        try 0 '' "$cairn" verify "$1"
+        never_says "$output" '; restart [0-9]'
+        head -n "$(wc -l <"$work/reference.log")" "$work/$1.log" >"$work/head.log"
+        same_log "$work/reference.log" "$work/head.log"
+}
+
+# outage RUN WHAT MESSAGE AGAIN BEGIN END: functions that begin and end it; what is to be said, and when it is over
+outage() {
+        local run=$1 what=$2 message=$3 again=$4 log=$work/$1.log lines log_lines step slow took
+        lines=$(wc -l <"$output") log_lines=$(wc -l <"$log")
+        "$5"
+        wait_step "$log" $(($("$helpers/trainlog" last "$log") + 30)) 20
+        sleep "$seconds"
+        step=$("$helpers/trainlog" last "$log")
+        wait_step "$log" $((step + 30)) 20
+        "$6"
+        took=$(now_ms)
+        wait_for 20 newer_than "$run" "$step"
+        took=$(($(now_ms) - took))
+        gone "$trainer_pid" && die "$what: the trainer was ended"
+        gone "$agent_pid" && die "$what: the agent was ended"
+        wait_for 10 eval "tail -n '+$((lines + 1))' '$output' | grep -Eq '$again'"
+        tail -n "+$((lines + 1))" "$output" | grep -Ev "$again" >"$work/said" || true
+        [ "$(wc -l <"$work/said")" -eq 1 ] || die "$what: not one message: $(head -n 6 "$work/said")"
+        says "$work/said" "$message"
+        [ "$(tail -n "+$((lines + 1))" "$output" | grep -Ec "$again")" -eq 1 ] ||
+                die "$what: not one message that it is over: $(tail -n "+$((lines + 1))" "$output")"
+        slow=$(slow_steps "$log" "$log_lines")
+        [ "$(grep -c . <<<"$slow")" -le 1 ] || die "$what: more than one step waited: $slow"
+        [ "${slow:-0}" -le $((gate_ms + margin_ms)) ] || die "$what: a step took $slow ms"
+        ok "d $what for $seconds s: $(wc -l <"$work/said") message, ${slow:-no step over $gate_ms} ms, committed $took ms after it: $(cat "$work/said")"
+}
+
+fill() {
+        cat /dev/zero >"$mounted/ballast" 2>/dev/null || true
+}
+empty() {
+        rm "$mounted/ballast"
+}
+stop_agent() {
+        kill -STOP "$agent_pid"
+}
+continue_agent() {
+        kill -CONT "$agent_pid"
+}
+hang() {
+        weather hang
+}
+forbid() {
+        weather readonly
+}
+answer() {
+        weather
+}
+
+run reference --every 1000steps -- "${tiny[@]}" --steps 1000000 --stop-at 1200
+store_again='checkpoint=again '
+
+mount_image ext4 32 || mount_tmpfs 16m
+kind=$(stat -f -c %T "$mounted")
+CAIRN_STORE=$mounted/store
+begin_run disk
+outage disk "a full $kind" "checkpoint=failed store=\"$CAIRN_STORE\" .*No space left.*free space" "$store_again" fill empty
+outage disk "a stopped cairnd" "agent.* does not answer.*training goes on" 'agent answers again' stop_agent continue_agent
+end_run disk
+
+mount_passfs || skip "$why"
+CAIRN_STORE=$mounted/store
+begin_run hang
+outage hang "a store that hangs" "storage=silent store=\"$CAIRN_STORE\" .*training goes on" "$store_again" hang answer
+outage hang "a read-only store" "checkpoint=failed store=\"$CAIRN_STORE\" .*Read-only file system" "$store_again" forbid answer
+end_run hang
