@@ -70,9 +70,11 @@ int source_add_slab(struct source *s, uint32_t index, int fd, uint64_t bytes, ui
 static int read_inventory(struct source *s, int fd, struct cairn_error *reterr) {
         uint64_t bytes;
         TRY(wire_memfd_check(fd, SOURCE_SEALS, 1, INVENTORY_BYTES_MAX, &bytes, reterr));
-        _cleanup_free_ void *copy = malloc(bytes);
-        if (!copy)
+        void *copy = malloc(bytes);
+        if (!copy || !arena_adopt(&s->arena, copy, bytes)) {
+                free(copy);
                 return error_set_errno(reterr, ENOMEM, "read inventory", "");
+        }
         TRY(io_read_exact(&io_system, fd, copy, bytes, 0, "inventory", reterr));
         return file_read(copy, bytes, FILE_INVENTORY, "inventory", &s->arena, &s->inventory,
                          reterr);

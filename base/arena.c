@@ -11,6 +11,7 @@
 
 struct arena_block {
         struct arena_block *next;
+        void *adopted; /* NULL, or all that the block stands for */
         size_t bytes, bytes_used;
         unsigned char data[];
 };
@@ -22,6 +23,7 @@ void arena_init(struct arena *a, uint64_t bytes_max) {
 void arena_clear(struct arena *a) {
         for (struct arena_block *block = a->head, *next; block; block = next) {
                 next = block->next;
+                free(block->adopted);
                 free(block);
         }
         arena_init(a, a->bytes_max);
@@ -83,6 +85,21 @@ void *arena_alloc(struct arena *a, size_t bytes, size_t alignment) {
         if (!add_checked(bytes, padding, &bytes_min) || !add_block(a, bytes_min))
                 return NULL;
         return take(a->head, bytes, alignment);
+}
+
+bool arena_adopt(struct arena *a, void *memory, size_t bytes) {
+        CAIRN_ASSERT(!a->sealed);
+        struct arena_block *block =
+                bytes <= a->bytes_max - a->bytes_used ? calloc(1, sizeof *block) : NULL;
+        if (!block)
+                return false;
+        block->adopted = memory;
+        /* Behind the head, which may have room yet. */
+        struct arena_block **at = a->head ? &a->head->next : &a->head;
+        block->next = *at;
+        *at = block;
+        a->bytes_used += bytes;
+        return true;
 }
 
 char *arena_strndup(struct arena *a, const char *s, size_t bytes) {

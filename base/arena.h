@@ -31,5 +31,8 @@ void arena_clear(struct arena *a); /* frees all blocks, keeps the limit */
 void arena_seal(struct arena *a);
 void *arena_alloc(struct arena *a, size_t bytes, size_t alignment);
 char *arena_strndup(struct arena *a, const char *s, size_t bytes);
+/* Takes over memory of malloc: it counts, and is freed, like the arena's own. False: it is beyond
+ * the limit or there is no memory; it stays the caller's. */
+bool arena_adopt(struct arena *a, void *memory, size_t bytes);
 
 #endif

@@ -54,11 +54,13 @@ int stored_open(struct stored *s, int fd, const char *checkpoint, struct cairn_e
         void *mapping = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
         if (mapping == MAP_FAILED)
                 return error_set_errno(reterr, errno, "map INDEX", checkpoint);
+        (void) madvise(mapping, bytes, MADV_DONTFORK);
+        s->mapping = mapping;
+        s->mapping_bytes = bytes;
         uint64_t limit = bytes * STORED_ARENA_FACTOR;
         arena_init(&s->arena, limit > STORED_ARENA_BYTES_MIN ? limit : STORED_ARENA_BYTES_MIN);
         (void) snprintf(object, sizeof object, "%s/INDEX", checkpoint);
         int r = file_read(mapping, bytes, FILE_INDEX, object, &s->arena, &s->index, reterr);
-        (void) munmap(mapping, bytes);
         if (r == 0 && !s->index.head)
                 r = error_set(reterr, CAIRN_ERR_CORRUPT, "read INDEX", object, "it has no head");
         if (r == 0)
@@ -74,6 +76,8 @@ int stored_open(struct stored *s, int fd, const char *checkpoint, struct cairn_e
 }
 
 void stored_done(struct stored *s) {
+        if (s->mapping)
+                (void) munmap(s->mapping, s->mapping_bytes);
         arena_done(&s->arena);
         *s = (struct stored){0};
 }

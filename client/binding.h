@@ -26,6 +26,8 @@ struct pair {
 
 struct stored {
         struct arena arena;
+        void *mapping; /* of INDEX, which the content points into */
+        uint64_t mapping_bytes;
         struct file_content index;
         const char **names; /* of the tensors, terminated */
         struct pair *texts; /* descriptions */

@@ -5,8 +5,10 @@
 #include "base/cleanup.h"
 #include "format/check.h"
 #include "format/crc32c.h"
+#include "format/message.h"
 #include "format/names.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -116,19 +118,19 @@ static ProtobufCMessage *content_one(const struct file_content *content, uint32_
 
 /* ---- writing ---- */
 
+/* A page of tensors, for the directory. */
 struct page {
-        size_t first, count;
-        uint64_t bytes; /* of the payload */
+        const Cairn__Format__Tensor *first;
+        uint64_t offset; /* of the section, as long as there is no directory before it */
 };
 struct writer {
         uint8_t *bytes;
         size_t count, capacity;
+        size_t section_at; /* where the section that is being written began */
         uint32_t section_count;
         const struct file_content *content;
-        struct page *pages; /* of the tensors, for the directory */
+        struct page *pages;
         size_t page_count;
-        uint32_t *sizes; /* of the paged type at hand */
-        int status;      /* of the last section_begin */
         struct cairn_error *reterr;
 };
 
@@ -151,148 +153,134 @@ static int reserve(struct writer *w, size_t bytes) {
         return 0;
 }
 
-static size_t varint_bytes(uint64_t v) {
-        size_t bytes = 1;
-        for (; v >= 0x80; v >>= 7)
-                bytes++;
-        return bytes;
-}
-
 static uint64_t padded(uint64_t bytes) {
         return (bytes + 7) & ~UINT64_C(7);
 }
 
-/* Room for a section whose payload has exactly these bytes: the caller fills it and then calls
- * section_end. NULL: w->status says why. */
-static uint8_t *section_begin(struct writer *w, uint32_t type, uint64_t bytes) {
-        if (bytes > FILE_SECTION_BYTES_MAX) {
-                w->status = error_set(
-                        w->reterr, CAIRN_ERR_NOMEM, "write file", file_kind_name(w->content->kind),
-                        "section %" PRIu32 " (%s) would have %" PRIu64 " bytes, more than %" PRIu64,
-                        w->section_count, section_name(type), bytes, FILE_SECTION_BYTES_MAX);
-                return NULL;
-        }
-        w->status = reserve(w, SECTION_HEADER_BYTES + (size_t) padded(bytes));
-        if (w->status < 0)
-                return NULL;
-        uint8_t *header = w->bytes + w->count;
-        store_le32(header, type);
-        store_le32(header + 4, 0);
-        store_le64(header + 8, bytes);
-        memset(header + SECTION_HEADER_BYTES + bytes, 0, (size_t) (padded(bytes) - bytes));
-        return header + SECTION_HEADER_BYTES;
+/* Sections are appended: begin, put messages, end. */
+static int section_begin(struct writer *w, uint32_t type) {
+        TRY(reserve(w, SECTION_HEADER_BYTES));
+        w->section_at = w->count;
+        store_le32(w->bytes + w->count, type);
+        w->count += SECTION_HEADER_BYTES;
+        return 0;
 }
 
-static void section_end(struct writer *w) {
-        uint8_t *header = w->bytes + w->count;
-        uint64_t bytes = load_le64(header + 8);
+static uint64_t section_bytes(const struct writer *w) {
+        return w->count - w->section_at - SECTION_HEADER_BYTES;
+}
 
+static int section_end(struct writer *w) {
+        uint64_t bytes = section_bytes(w);
+        size_t padding = (size_t) (padded(bytes) - bytes);
+
+        if (bytes > FILE_SECTION_BYTES_MAX)
+                return error_set(
+                        w->reterr, CAIRN_ERR_NOMEM, "write file", file_kind_name(w->content->kind),
+                        "section %" PRIu32 " (%s) would have %" PRIu64 " bytes, more than %" PRIu64,
+                        w->section_count, section_name(load_le32(w->bytes + w->section_at)), bytes,
+                        FILE_SECTION_BYTES_MAX);
+        TRY(reserve(w, padding));
+        memset(w->bytes + w->count, 0, padding);
+        w->count += padding;
+        uint8_t *header = w->bytes + w->section_at;
         store_le32(header + 4, crc32c(0, header + SECTION_HEADER_BYTES, (size_t) bytes));
-        w->count += SECTION_HEADER_BYTES + (size_t) padded(bytes);
+        store_le64(header + 8, bytes);
         w->section_count++;
+        return 0;
+}
+
+/* As field `id` of the section's message, or as that message itself. */
+static int put(struct writer *w, uint32_t id, const ProtobufCMessage *m) {
+        for (;;) {
+                uint8_t *at = w->bytes + w->count;
+                size_t room = w->capacity - w->count;
+                size_t bytes = id ? message_pack_field(id, m, at, room) : message_pack(m, at, room);
+                if (bytes != SIZE_MAX) {
+                        w->count += bytes;
+                        return 0;
+                }
+                TRY(reserve(w, room + 1));
+        }
 }
 
 static int write_message(struct writer *w, uint32_t type, const ProtobufCMessage *message) {
-        uint8_t *payload = section_begin(w, type, protobuf_c_message_get_packed_size(message));
-
-        if (!payload)
-                return w->status;
-        (void) protobuf_c_message_pack(message, payload);
-        section_end(w);
-        return 0;
+        TRY(section_begin(w, type));
+        TRY(put(w, 0, message));
+        return section_end(w);
 }
 
-/* Split the records of a paged type: sizes of each, and the pages that they fill. */
-static int plan_pages(struct writer *w, uint32_t type) {
-        size_t count;
-        ProtobufCMessage **items = content_array(w->content, type, &count);
-
-        free(w->sizes);
-        free(w->pages);
-        w->pages = NULL;
-        w->page_count = 0;
-        w->sizes = calloc(count ? count : 1, sizeof *w->sizes);
-        w->pages = calloc(count ? count : 1, sizeof *w->pages);
-        if (!w->sizes || !w->pages)
-                return no_memory(w, count * (sizeof *w->sizes + sizeof *w->pages));
-        struct page *page = NULL;
-        for (size_t i = 0; i < count; i++) {
-                size_t bytes = protobuf_c_message_get_packed_size(items[i]);
-                if (bytes > FILE_SECTION_BYTES_MAX)
-                        return error_set(w->reterr, CAIRN_ERR_NOMEM, "write file",
-                                         file_kind_name(w->content->kind),
-                                         "record %zu would have %zu bytes, more than a section", i,
-                                         bytes);
-                w->sizes[i] = (uint32_t) bytes;
-                if (!page || page->bytes >= PAGE_BYTES ||
-                    page->bytes + bytes + 16 > FILE_SECTION_BYTES_MAX) {
-                        page = &w->pages[w->page_count++];
-                        page->first = i;
-                }
-                page->count++;
-                page->bytes += 1 + varint_bytes(bytes) + bytes;
+/* The page at hand ends, and one that begins with this record follows. */
+static int next_page(struct writer *w, uint32_t type, const ProtobufCMessage *first,
+                     bool is_first) {
+        if (!is_first)
+                TRY(section_end(w));
+        if (type == SECTION_TENSORS) {
+                struct page *pages = realloc(w->pages, (w->page_count + 1) * sizeof *pages);
+                if (!pages)
+                        return no_memory(w, (w->page_count + 1) * sizeof *pages);
+                w->pages = pages;
+                pages[w->page_count++] =
+                        (struct page){.first = (const void *) first, .offset = w->count};
         }
-        return 0;
+        return section_begin(w, type);
 }
 
-/* A page message is `repeated X items = 1`: written record by record, since packing it whole would
- * measure every record once more. */
+/* A page's message is `repeated X items = 1`. */
 static int write_pages(struct writer *w, uint32_t type) {
         size_t count;
         ProtobufCMessage **items = content_array(w->content, type, &count);
 
-        for (size_t p = 0; p < w->page_count; p++) {
-                const struct page *page = &w->pages[p];
-                uint8_t *payload = section_begin(w, type, page->bytes);
-                if (!payload)
-                        return w->status;
-                for (size_t i = page->first; i < page->first + page->count; i++) {
-                        *payload++ = 1 << 3 | 2; /* field 1, length-delimited */
-                        uint64_t v = w->sizes[i];
-                        for (; v >= 0x80; v >>= 7)
-                                *payload++ = (uint8_t) (v | 0x80);
-                        *payload++ = (uint8_t) v;
-                        payload += protobuf_c_message_pack(items[i], payload);
+        for (size_t i = 0; i < count; i++) {
+                if (i == 0 || section_bytes(w) >= PAGE_BYTES)
+                        TRY(next_page(w, type, items[i], i == 0));
+                size_t before = w->count;
+                TRY(put(w, 1, items[i]));
+                if (section_bytes(w) > FILE_SECTION_BYTES_MAX &&
+                    before > w->section_at + SECTION_HEADER_BYTES) {
+                        w->count = before;
+                        TRY(next_page(w, type, items[i], false));
+                        TRY(put(w, 1, items[i]));
                 }
-                CAIRN_ASSERT(payload == w->bytes + w->count + SECTION_HEADER_BYTES + page->bytes);
-                section_end(w);
         }
-        return 0;
+        return count ? section_end(w) : 0;
 }
 
-/* The directory stands before the pages, so their offsets depend on its own size, which depends on
- * how long the offsets are as varints. Both only grow, so that a few turns find the size that fits.
- */
-static int write_directory(struct writer *w) {
-        size_t count;
-        ProtobufCMessage **tensors = content_array(w->content, SECTION_TENSORS, &count);
+/* Before the pages, whose offsets depend on its own size, which depends on how long the offsets are
+ * as varints. Both only grow, so that a few turns find the size that fits. */
+static int insert_directory(struct writer *w, size_t pages_at) {
+        size_t slots = w->page_count + 1, pages_to = w->count;
         /* One block: the references, and behind them the pointers that protobuf-c wants. */
-        size_t slots = w->page_count + 1;
         _cleanup_free_ Cairn__Format__PageRef *refs = calloc(slots, sizeof *refs + sizeof(void *));
         Cairn__Format__PageDirectory directory = CAIRN__FORMAT__PAGE_DIRECTORY__INIT;
-        uint64_t bytes = 0, packed = 0;
+        size_t whole = 0, assumed;
 
         if (!refs)
                 return no_memory(w, slots * (sizeof *refs + sizeof(void *)));
-        Cairn__Format__PageRef **pointers = (void *) (refs + slots);
-        directory.pages = pointers;
+        directory.pages = (void *) (refs + slots);
         directory.n_pages = w->page_count;
+        uint32_t section = w->section_count - (uint32_t) w->page_count;
         do {
-                bytes = packed;
-                uint64_t at = w->count + SECTION_HEADER_BYTES + padded(bytes);
+                assumed = whole;
                 for (size_t i = 0; i < w->page_count; i++) {
-                        const Cairn__Format__Tensor *first =
-                                (const void *) tensors[w->pages[i].first];
                         refs[i] = (Cairn__Format__PageRef) CAIRN__FORMAT__PAGE_REF__INIT;
-                        refs[i].first_name = first->name;
-                        refs[i].section = w->section_count + 1 + (uint32_t) i;
-                        refs[i].offset = at;
-                        pointers[i] = &refs[i];
-                        at += SECTION_HEADER_BYTES + padded(w->pages[i].bytes);
+                        refs[i].first_name = w->pages[i].first->name;
+                        refs[i].section = section + 1 + (uint32_t) i;
+                        refs[i].offset = w->pages[i].offset + assumed;
+                        directory.pages[i] = &refs[i];
                 }
-                packed = protobuf_c_message_get_packed_size(&directory.base);
-        } while (packed != bytes);
-        return write_message(w, SECTION_PAGE_DIRECTORY, &directory.base);
+                w->count = pages_to;
+                w->section_count = section + (uint32_t) w->page_count;
+                TRY(write_message(w, SECTION_PAGE_DIRECTORY, &directory.base));
+                whole = w->count - pages_to;
+        } while (whole != assumed);
+        _cleanup_free_ uint8_t *copy = malloc(whole);
+        if (!copy)
+                return no_memory(w, whole);
+        memcpy(copy, w->bytes + pages_to, whole);
+        memmove(w->bytes + pages_at + whole, w->bytes + pages_at, pages_to - pages_at);
+        memcpy(w->bytes + pages_at, copy, whole);
+        return 0;
 }
 
 /* At most CHUNK_CRCS_PER_SECTION checksums a section, whatever the caller's messages hold. */
@@ -315,15 +303,15 @@ static int write_chunk_crcs(struct writer *w) {
 static int write_row(struct writer *w, uint32_t type) {
         size_t count = 0;
 
-        if (type == SECTION_PAGE_DIRECTORY) {
-                TRY(plan_pages(w, SECTION_TENSORS));
-                return write_directory(w);
-        }
+        if (type == SECTION_PAGE_DIRECTORY)
+                return 0; /* once the pages are there */
         if (type == SECTION_CHUNK_CRCS)
                 return write_chunk_crcs(w);
         if (rows[type].shape == SHAPE_PAGED) {
-                TRY(plan_pages(w, type));
-                return write_pages(w, type);
+                size_t at = w->count;
+                TRY(write_pages(w, type));
+                bool has_directory = rows[SECTION_PAGE_DIRECTORY].kinds & IN(w->content->kind);
+                return has_directory ? insert_directory(w, at) : 0;
         }
         if (rows[type].shape == SHAPE_ONE) {
                 ProtobufCMessage *message = content_one(w->content, type);
@@ -358,7 +346,6 @@ int file_write_unchecked(const struct file_content *content, void **ret, size_t 
         for (uint32_t type = 1; type < ROW_COUNT && r == 0; type++)
                 if (rows[type].kinds & IN(content->kind))
                         r = write_row(&w, type);
-        free(w.sizes);
         free(w.pages);
         if (r < 0 || !w.bytes) {
                 free(w.bytes);
@@ -557,18 +544,28 @@ static bool has_field_zero(const ProtobufCMessage *m) {
         return false;
 }
 
-static int unpack_sections(struct reader *rd) {
+static ProtobufCMessage *unpack_section(struct reader *rd, const struct section_place *place) {
         ProtobufCAllocator allocator = {budget_alloc, budget_free, &rd->budget};
+        const ProtobufCMessageDescriptor *d = rows[place->type].descriptor;
+        const uint8_t *payload = rd->bytes + place->offset + SECTION_HEADER_BYTES;
+        const struct unpack_budget before = rd->budget;
+
+        ProtobufCMessage *m = message_unpack(d, &allocator, payload, (size_t) place->bytes);
+        if (m)
+                return m;
+        rd->budget = before;
+        m = protobuf_c_message_unpack(d, &allocator, (size_t) place->bytes, payload);
+        return m && !has_field_zero(m) ? m : NULL;
+}
+
+static int unpack_sections(struct reader *rd) {
         void *memory;
 
         TRY(read_allocate(rd, rd->section_count, sizeof(void *), &memory));
         rd->messages = memory;
         for (uint32_t i = 0; i < rd->section_count; i++) {
-                const struct section_place *place = &rd->sections[i];
-                rd->messages[i] = protobuf_c_message_unpack(
-                        rows[place->type].descriptor, &allocator, (size_t) place->bytes,
-                        rd->bytes + place->offset + SECTION_HEADER_BYTES);
-                if (rd->messages[i] && !has_field_zero(rd->messages[i]))
+                rd->messages[i] = unpack_section(rd, &rd->sections[i]);
+                if (rd->messages[i])
                         continue;
                 if (rd->budget.refused)
                         return fail_section(rd, CAIRN_ERR_NOMEM, i,
@@ -691,11 +688,15 @@ int file_read(const void *bytes, size_t bytes_count, enum file_kind expected, co
 int file_load(const struct io_ops *io, int dirfd, const char *path, enum file_kind expected,
               struct arena *arena, struct file_content *ret, uint32_t *ret_crc, uint64_t *ret_bytes,
               struct cairn_error *reterr) {
-        _cleanup_free_ void *bytes = NULL;
+        void *bytes = NULL;
         size_t count = 0;
 
         CAIRN_ASSERT((size_t) expected < KIND_COUNT && kinds[expected].name);
         TRY(io_read_file(io, dirfd, path, kinds[expected].bytes_max, &bytes, &count, reterr));
+        if (!arena_adopt(arena, bytes, count)) {
+                free(bytes);
+                return error_set_errno(reterr, ENOMEM, "read", path);
+        }
         TRY(file_read(bytes, count, expected, path, arena, ret, reterr));
         if (ret_crc)
                 *ret_crc = crc32c(0, bytes, count);

@@ -14,8 +14,8 @@
  * 0..4091
  *
  * file_read validates header, lengths, counts and CRCs before it allocates, unpacks into the
- * caller's arena, and then checks the messages' own fields (ranges, dtypes, shapes, overlaps:
- * file_check_*). Bytes are never trusted.
+ * caller's arena (names and other strings stay where they are, in the file's bytes), and then
+ * checks the messages' own fields (ranges, dtypes, shapes, overlaps). Bytes are never trusted.
  */
 #ifndef CAIRN_FILE_H
 #define CAIRN_FILE_H
@@ -41,8 +41,8 @@ enum file_kind {
 };
 enum file_mark { FILE_MARK_FINISHED = 1, FILE_MARK_PIN = 2, FILE_MARK_TAG = 3 };
 
-/* Everything that a framed file can hold; absent parts are NULL / 0. Pointers are into the arena of
- * file_read, or the caller's when writing. */
+/* Everything that a framed file can hold; absent parts are NULL / 0. Pointers are into the arena
+ * and the bytes of file_read, or the caller's when writing. */
 struct file_content {
         enum file_kind kind;
         Cairn__Format__Head *head;
@@ -77,10 +77,11 @@ int file_write_unchecked(const struct file_content *content, void **ret, size_t 
 int file_check(const struct file_content *content, const char *object, struct cairn_error *reterr);
 /* Parse and check. `object` names the file in errors ("000000000012-g0001/INDEX"); errors name the
  * section and offset. CORRUPT for anything broken, UNSUPPORTED for a newer version or an unknown
- * incompat feature. */
+ * incompat feature. `bytes` have to stay, unchanged, as long as the content is used. */
 int file_read(const void *bytes, size_t bytes_count, enum file_kind expected, const char *object,
               struct arena *arena, struct file_content *ret, struct cairn_error *reterr);
-/* io_read_file + file_read; the raw bytes' CRC32C and size for digests (NULL allowed). */
+/* io_read_file into the arena + file_read; the raw bytes' CRC32C and size for digests (NULL
+ * allowed). */
 int file_load(const struct io_ops *io, int dirfd, const char *path, enum file_kind expected,
               struct arena *arena, struct file_content *ret, uint32_t *ret_crc, uint64_t *ret_bytes,
               struct cairn_error *reterr);

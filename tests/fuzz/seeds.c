@@ -3,6 +3,7 @@
  * seeds.c - writes the inputs that the corpora started from: seeds FOLDER. Needed again when the
  * format changes; what the fuzzers found since then lies beside them.
  */
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/limits.h"
 #include "format/control.pb-c.h"
@@ -51,6 +52,22 @@ static void save_bytes(const char *target, const char *name, const void *bytes, 
         save(target, name, &t);
 }
 
+/* The messages of a framed file, each behind its type. */
+static void messages(const char *name, const struct text *file) {
+        static struct text t;
+        for (size_t at = 64, n = 0; at < file->count; n++) {
+                uint8_t type = file->bytes[at];
+                size_t bytes = (size_t) load_le64(file->bytes + at + 8);
+                char path[64];
+                t.count = 0;
+                add(&t, &type, 1);
+                add(&t, file->bytes + at + 16, bytes);
+                (void) snprintf(path, sizeof path, "%s-%zu", name, n);
+                save("message", path, &t);
+                at += 16 + (bytes + 7) / 8 * 8;
+        }
+}
+
 static void files(int run) {
         static const char *const paths[][2] = {
                 {CHECKPOINT "/COMMIT", "commit"},
@@ -74,9 +91,14 @@ static void files(int run) {
         add_file(&t, AT_FDCWD, "tests/golden/v1/inventory");
         save("file", "inventory", &t);
         save("source", "golden", &t);
+        messages("inventory", &t);
         t.count = 0;
         add_file(&t, AT_FDCWD, "tests/golden/v1/gold/000000000042-g0001/INDEX");
         save("file", "index-golden", &t);
+        messages("index", &t);
+        t.count = 0;
+        add_file(&t, AT_FDCWD, "tests/golden/v1/gold/000000000042-g0001/COMMIT");
+        messages("commit", &t);
 }
 
 static void groups(int run) {

@@ -45,6 +45,26 @@ static void test_limit(void **state) {
         arena_done(&a);
 }
 
+static void test_adopt(void **state) {
+        struct arena a;
+        void *memory = malloc(600), *more = malloc(600);
+
+        arena_init(&a, 1000);
+        assert_true(arena_adopt(&a, memory, 600)); /* freed with it */
+        assert_false(arena_adopt(&a, more, 600));
+        assert_non_null(arena_alloc(&a, 300, 1));
+        assert_null(arena_alloc(&a, 300, 1));
+        arena_done(&a);
+
+        arena_init(&a, 1 * MiB);
+        assert_non_null(arena_alloc(&a, 300, 1));
+        assert_true(arena_adopt(&a, more, 600));
+        uint64_t bytes_used = a.bytes_used;
+        assert_non_null(arena_alloc(&a, 300, 1)); /* where there was room before */
+        assert_true(a.bytes_used == bytes_used);
+        arena_done(&a);
+}
+
 /* What a hostile length asks for. */
 static void test_absurd_sizes(void **state) {
         struct arena a;
@@ -89,6 +109,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_memory_is_zero_aligned_and_apart),
                 cmocka_unit_test(test_limit),
+                cmocka_unit_test(test_adopt),
                 cmocka_unit_test(test_absurd_sizes),
                 cmocka_unit_test(test_strndup),
                 cmocka_unit_test(test_sealed),

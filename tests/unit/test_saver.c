@@ -473,6 +473,7 @@ static unsigned char *check_written(uint64_t seq, struct file_content *m, struct
         unsigned char *manifest = read_all(s.manifest_fd, &manifest_bytes);
 
         arena_init(arena, 64 * MiB);
+        assert_true(arena_adopt(arena, manifest, manifest_bytes));
         if (file_read(manifest, manifest_bytes, FILE_MANIFEST, "manifest", arena, m, &e) < 0)
                 fail_msg("%s: %s", e.object, e.message);
         assert_int_equal(bytes, s.image_bytes);
@@ -482,7 +483,6 @@ static unsigned char *check_written(uint64_t seq, struct file_content *m, struct
         const float *big = (const void *) (data + find(m, "w.big")->extents[0]->offset);
         for (size_t j = 0; j < BIG_COUNT; j += 97)
                 assert_true(big[j] == (float) (j % 251) + (float) seq);
-        free(manifest);
         return data;
 }
 
