@@ -187,6 +187,8 @@ CLIENT_HANDLER(exchange_put, exchange_put(&s->run->exchange, s->rank, &e->exchan
                                           &e->exchange_put->value, &to, reterr))
 CLIENT_HANDLER(exchange_get, exchange_get(&s->run->exchange, s->rank, &e->exchange_get->key,
                                           e->exchange_get->wait_ns, &to, reterr))
+CLIENT_HANDLER(exchange_list, exchange_list(&s->run->exchange, &e->exchange_list->prefix,
+                                            &e->exchange_list->after, &to, reterr))
 CLIENT_HANDLER(exchange_ranks, (run_answer_ranks(s->run, &to), 0))
 
 /* ---- runner and tools ---- */
@@ -293,6 +295,7 @@ static const struct server_row rows[] = {
         {BODY(FINISH), CLIENT, handle_finish},
         {BODY(EXCHANGE_PUT), CLIENT, handle_exchange_put},
         {BODY(EXCHANGE_GET), CLIENT, handle_exchange_get},
+        {BODY(EXCHANGE_LIST), CLIENT, handle_exchange_list},
         {BODY(EXCHANGE_RANKS_REQUEST), CLIENT, handle_exchange_ranks},
         {BODY(START), RUNNER, handle_start},
         {BODY(RANK_EXIT), RUNNER, handle_rank_exit},

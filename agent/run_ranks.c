@@ -89,6 +89,7 @@ void run_answer_ranks(const struct run *run, const struct reply_to *to) {
         Cairn__Control__ExchangeRanks m = CAIRN__CONTROL__EXCHANGE_RANKS__INIT;
         uint32_t ranks[SESSION_COUNT_MAX];
         m.ranks = ranks;
+        m.generation = run->generation;
         for (uint32_t i = 0; i < run->world; i++)
                 if (run->sessions[i] && !run->sessions[i]->dead)
                         ranks[m.n_ranks++] = i;

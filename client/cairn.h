@@ -212,21 +212,28 @@ CAIRN_API int cairn_snapshot_wait(struct cairn *c, cairn_ticket ticket, uint64_t
 /* ---- exchange between the ranks of one generation ---- */
 /* Small values that ranks tell each other through the agent, for example where they listen, to
  * build a communicator; not for training data. They are seen by the ranks of this generation alone:
- * no key of an earlier one is ever visible, and none stays for the next. Any thread. */
+ * no key of an earlier one is ever visible, and none stays for the next. Any thread. Each call ends
+ * within its timeout_ns and a little (0: it looks once); UNREACHABLE: the agent did not answer in
+ * time, STALE: a newer generation has begun. */
 enum { CAIRN_EXCHANGE_KEY_BYTES_MAX = 255, CAIRN_EXCHANGE_VALUE_BYTES_MAX = 65536 };
-/* A key is written once (1..255 bytes): the same value again is fine, another one is EXISTS. A rank
- * puts at most 256 keys with 4 MiB together (NOSPACE). What was put outlives a restart of the
- * agent. */
+/* Replaces what is there. Keys have 1 to 255 bytes. A rank has put at most 256 keys with 4 MiB
+ * together (NOSPACE). What was put outlives a restart of the agent. */
 CAIRN_API int cairn_exchange_put(struct cairn *c, const char *key, const void *value,
-                                 uint64_t bytes);
-/* Waits until some rank has put the key; timeout_ns 0: does not wait. TIMEOUT: nobody did. A value
- * larger than `capacity` is API; *ret_bytes is its size even then. */
-CAIRN_API int cairn_exchange_get(struct cairn *c, const char *key, uint64_t timeout_ns, void *value,
-                                 uint64_t capacity, uint64_t *ret_bytes);
-/* The ranks of this generation whose trainers opened a session and live, ascending. *ret_count may
- * exceed `capacity`: the first ones are given. */
+                                 uint64_t bytes, uint64_t timeout_ns);
+/* Waits until some rank has put the key. TIMEOUT: nobody did. A value larger than `capacity` is
+ * NOMEM; *ret_bytes is its size even then. */
+CAIRN_API int cairn_exchange_get(struct cairn *c, const char *key, void *value, uint64_t capacity,
+                                 uint64_t *ret_bytes, uint64_t timeout_ns);
+/* Each key that begins with `prefix`, in their order. visit makes no call of libcairn. */
+CAIRN_API int cairn_exchange_list(struct cairn *c, const char *prefix,
+                                  void (*visit)(const char *key, const void *value, uint64_t bytes,
+                                                void *argument),
+                                  void *argument, uint64_t timeout_ns);
+/* The ranks of this generation whose trainers opened a session and live, ascending; *ret_count may
+ * exceed `capacity`: the first ones are given. *ret_generation is the newest of the run. */
 CAIRN_API int cairn_exchange_ranks(struct cairn *c, uint32_t *ranks, uint32_t capacity,
-                                   uint32_t *ret_count);
+                                   uint32_t *ret_count, uint64_t *ret_generation,
+                                   uint64_t timeout_ns);
 
 /* The run is complete: recorded after the last commit; `auto` then starts nothing. */
 CAIRN_API int cairn_finish(struct cairn *c, const char *reason);

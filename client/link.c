@@ -17,12 +17,6 @@
 #define REFUSED_RETRY_NS (1 * NSEC_PER_SEC)
 #define TELL_NS (1 * NSEC_PER_SEC)
 
-struct link_value {
-        struct link_value *next;
-        size_t key_bytes, value_bytes;
-        char bytes[]; /* key, a zero, value */
-};
-
 int link_init(struct link *l, const struct clock_ops *clock, struct cairn_error *reterr) {
         pthread_condattr_t attributes;
         *l = (struct link){
@@ -81,11 +75,7 @@ void link_done(struct link *l) {
         close_fd(&l->seal.host_fd);
         for (uint32_t i = 0; i < l->slab_count; i++)
                 close_fd(&l->slab_fds[i]);
-        while (l->values) {
-                struct link_value *v = l->values;
-                l->values = v->next;
-                free(v);
-        }
+        kept_done(&l->kept);
         (void) pthread_cond_destroy(&l->changed);
         (void) pthread_mutex_destroy(&l->lock);
 }
@@ -100,7 +90,7 @@ struct handover {
         uint32_t slab_kinds[SLAB_COUNT_MAX];
         uint32_t slab_first, slab_count;
         struct link_seal seal;
-        const struct link_value *values; /* they only grow, at the front */
+        struct kept_value *kept; /* a copy */
 };
 
 static void handover_fill(struct handover *h, const struct link *l, uint32_t slab_first) {
@@ -110,20 +100,19 @@ static void handover_fill(struct handover *h, const struct link *l, uint32_t sla
         h->slab_first = slab_first;
         h->slab_count = l->slab_count;
         h->seal = l->seal;
-        h->values = l->values;
+        h->kept = NULL;
 }
 
 static void fill_put(Cairn__Control__Envelope *e, Cairn__Control__ExchangePut *m,
-                     const struct link_value *v) {
+                     const struct kept_value *v) {
         m->key = (ProtobufCBinaryData){v->key_bytes, (uint8_t *) (uintptr_t) v->bytes};
-        m->value = (ProtobufCBinaryData){v->value_bytes,
-                                         (uint8_t *) (uintptr_t) (v->bytes + v->key_bytes + 1)};
+        m->value = (ProtobufCBinaryData){v->value_bytes, (uint8_t *) (uintptr_t) kept_bytes(v)};
         CONTROL_SET(e, EXCHANGE_PUT, exchange_put, m);
 }
 
-static int handover_values(const struct handover *h, struct control *c, uint64_t deadline_ns,
-                           struct cairn_error *reterr) {
-        for (const struct link_value *v = h->values; v; v = v->next) {
+static int handover_kept(const struct handover *h, struct control *c, uint64_t deadline_ns,
+                         struct cairn_error *reterr) {
+        for (const struct kept_value *v = h->kept; v; v = v->next) {
                 Cairn__Control__ExchangePut put = CAIRN__CONTROL__EXCHANGE_PUT__INIT;
                 Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
                 fill_put(&e, &put, v);
@@ -217,7 +206,7 @@ static int reattach(struct link *l, struct control *c, struct handover *h, uint6
         }
         adopt_ring(l, &received);
         wire_fds_done(&received);
-        TRY(handover_values(h, c, clock_now(l->clock) + REATTACH_HELLO_NS, reterr));
+        TRY(handover_kept(h, c, clock_now(l->clock) + REATTACH_HELLO_NS, reterr));
         int r = handover_run(h, c, clock_now(l->clock) + REATTACH_SEAL_NS, ret_gate_ns, reterr);
         if (r == CAIRN_ERR_PEER || r == CAIRN_ERR_TIMEOUT || r == CAIRN_ERR_CORRUPT || is_final(r))
                 return r;
@@ -240,6 +229,8 @@ static uint64_t try_reattach(struct link *l) {
         int seal_status = 0;
 
         handover_fill(&h, l, 0);
+        if (!kept_copy(l->kept, &h.kept))
+                return REFUSED_RETRY_NS;
         /* The API thread may replace the seal meanwhile. */
         _cleanup_close_ int inventory_fd = duplicate(l->seal.inventory_fd);
         _cleanup_close_ int host_fd = duplicate(l->seal.host_fd);
@@ -248,6 +239,7 @@ static uint64_t try_reattach(struct link *l) {
         (void) pthread_mutex_unlock(&l->lock);
         control_init(&fresh, l->clock);
         int r = reattach(l, &fresh, &h, &gate_ns, &seal_status, &error);
+        kept_done(&h.kept);
         (void) pthread_mutex_lock(&l->lock);
         l->reattaching = -1;
         if (l->state != LINK_DOWN || r < 0) {
@@ -465,19 +457,17 @@ int link_put_value(struct link *l, const char *key, const void *value, uint64_t 
                    uint64_t deadline_ns, struct cairn_error *reterr) {
         Cairn__Control__ExchangePut put = CAIRN__CONTROL__EXCHANGE_PUT__INIT;
         Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT, *reply;
-        size_t key_bytes = strlen(key);
-        _cleanup_free_ struct link_value *v = malloc(sizeof *v + key_bytes + 1 + bytes);
+        struct kept_value *v = kept_new(key, value, bytes);
         if (!v)
                 return error_set_errno(reterr, ENOMEM, "put value", key);
-        *v = (struct link_value){.key_bytes = key_bytes, .value_bytes = bytes};
-        memcpy(v->bytes, key, key_bytes + 1);
-        if (bytes)
-                memcpy(v->bytes + key_bytes + 1, value, bytes);
         fill_put(&e, &put, v);
-        TRY(link_call(l, &e, NULL, 0, CONTROL_REPLY(DONE), deadline_ns, &reply, NULL, reterr));
+        int r = link_call(l, &e, NULL, 0, CONTROL_REPLY(DONE), deadline_ns, &reply, NULL, reterr);
+        if (r < 0) {
+                free(v);
+                return r;
+        }
         /* Still locked: no reattachment begins before the value is among those handed over. */
-        v->next = l->values;
-        l->values = TAKE_PTR(v);
+        kept_set(&l->kept, v);
         link_end_call(l);
         return 0;
 }

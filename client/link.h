@@ -21,6 +21,7 @@
 #define CAIRN_CLIENT_LINK_H
 
 #include "client/control.h"
+#include "client/kept.h"
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -28,8 +29,6 @@
 #define LINK_SLABS_PER_BATCH 8
 #define LINK_PATH_BYTES 128
 #define LINK_SECRET_BYTES_MAX 64
-
-struct link_value; /* what this rank put into the exchange */
 
 enum link_state {
         LINK_DOWN = 0,   /* the helper is reattaching */
@@ -69,7 +68,7 @@ struct link {
         uint32_t slab_kinds[SLAB_COUNT_MAX];
         uint32_t slab_count, slab_sent;
         struct link_seal seal;
-        struct link_value *values;                /* a restarted agent gets them again */
+        struct kept_value *kept; /* of the exchange: a restarted agent gets them again */
         uint64_t sealed_number, gate_deadline_ns; /* of the agent's last Sealed */
         struct cairn_error seal_error;            /* why the agent refused the present seal */
         struct cairn_error error;                 /* why it is down or fenced */

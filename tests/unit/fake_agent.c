@@ -293,18 +293,12 @@ static void on_put(struct fake_agent *a, const Envelope *request) {
         const Cairn__Control__ExchangePut *m = request->exchange_put;
         int i = find_value(a, &m->key);
         a->puts++;
-        if (i >= 0 && (a->values[i].bytes != m->value.len ||
-                       memcmp(a->values[i].value, m->value.data, m->value.len) != 0)) {
-                fail(a, request->id, CAIRN_ERR_EXISTS);
-                return;
-        }
-        if (i < 0) {
+        if (i < 0)
                 i = a->value_count++;
-                CAIRN_ASSERT(i < 4 && m->key.len < 64 && m->value.len <= 64);
-                memcpy(a->values[i].key, m->key.data, m->key.len);
-                memcpy(a->values[i].value, m->value.data, m->value.len);
-                a->values[i].bytes = m->value.len;
-        }
+        CAIRN_ASSERT(i < 4 && m->key.len < 64 && m->value.len <= 64);
+        memcpy(a->values[i].key, m->key.data, m->key.len);
+        memcpy(a->values[i].value, m->value.data, m->value.len);
+        a->values[i].bytes = m->value.len;
         if (request->id)
                 say_done(a, request->id);
 }
@@ -323,11 +317,31 @@ static void on_get(struct fake_agent *a, const Envelope *request) {
         answer(a, request->id, &e, NULL, 0);
 }
 
+/* One key an answer, in the order in which they came. */
+static void on_list(struct fake_agent *a, const Envelope *request) {
+        Cairn__Control__ExchangeItems m = CAIRN__CONTROL__EXCHANGE_ITEMS__INIT;
+        Cairn__Control__Pair pair = CAIRN__CONTROL__PAIR__INIT, *items[] = {&pair};
+        Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
+        int i = find_value(a, &request->exchange_list->after) + 1;
+        m.items = items;
+        m.n_items = i < a->value_count;
+        m.more = i + 1 < a->value_count;
+        if (m.n_items) {
+                pair.key = text(a->values[i].key);
+                pair.value =
+                        (ProtobufCBinaryData){a->values[i].bytes, (uint8_t *) a->values[i].value};
+        }
+        e.body_case = CAIRN__CONTROL__ENVELOPE__BODY_EXCHANGE_ITEMS;
+        e.exchange_items = &m;
+        answer(a, request->id, &e, NULL, 0);
+}
+
 static void on_ranks(struct fake_agent *a, const Envelope *request) {
         Cairn__Control__ExchangeRanks m = CAIRN__CONTROL__EXCHANGE_RANKS__INIT;
         Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
         uint32_t ranks[] = {0, 2, 3};
         m.n_ranks = 3;
+        m.generation = a->generation;
         m.ranks = ranks;
         e.body_case = CAIRN__CONTROL__ENVELOPE__BODY_EXCHANGE_RANKS;
         e.exchange_ranks = &m;
@@ -371,6 +385,9 @@ static void handle(struct fake_agent *a, const Envelope *e, struct wire_fds *fds
                 break;
         case CAIRN__CONTROL__ENVELOPE__BODY_EXCHANGE_GET:
                 on_get(a, e);
+                break;
+        case CAIRN__CONTROL__ENVELOPE__BODY_EXCHANGE_LIST:
+                on_list(a, e);
                 break;
         case CAIRN__CONTROL__ENVELOPE__BODY_EXCHANGE_RANKS_REQUEST:
                 on_ranks(a, e);

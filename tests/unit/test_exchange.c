@@ -81,11 +81,11 @@ static void test_put_and_get(void **state) {
         expect(1, "127.0.0.1:7");
         ask_for(1, "address/1", 0);
         expect(1, NULL);
-        /* A rank that came back repeats what it said; nobody says another thing. */
+        /* What is put again replaces it, whoever does. */
         assert_int_equal(put(0, "address/0", "127.0.0.1:7"), 0);
-        assert_int_equal(put(1, "address/0", "127.0.0.1:8"), CAIRN_ERR_EXISTS);
+        assert_int_equal(put(1, "address/0", "[::1]:8"), 0);
         ask_for(0, "address/0", 0);
-        expect(0, "127.0.0.1:7");
+        expect(0, "[::1]:8");
         assert_int_equal(put(1, "empty", ""), 0);
         ask_for(0, "empty", 0);
         expect(0, "");
@@ -125,13 +125,62 @@ static void test_limits(void **state) {
                 assert_int_equal(put(0, name, "v"), 0);
         }
         assert_int_equal(put(0, "one more", "v"), CAIRN_ERR_NOSPACE);
-        assert_int_equal(put(0, "key 1", "v"), 0);
+        assert_int_equal(put(0, "key 1", "again"), 0);
+        assert_int_equal(put(1, "key 1", "another's"), 0);
+        assert_int_equal(put(0, "one more", "v"), 0);
+        assert_int_equal(put(0, "and more", "v"), CAIRN_ERR_NOSPACE);
         size_t fits = EXCHANGE_BYTES_PER_RANK_MAX / (EXCHANGE_VALUE_BYTES_MAX + 5);
         for (size_t i = 0; i <= fits; i++) {
                 (void) snprintf(name, sizeof name, "big%02zu", i);
                 assert_int_equal(put_bytes(1, name, 5, value, EXCHANGE_VALUE_BYTES_MAX),
                                  i < fits ? 0 : CAIRN_ERR_NOSPACE);
         }
+}
+
+/* The answer's keys, joined, and whether there are more; NULL: a failure. */
+static const char *list(const char *prefix, const char *after) {
+        static char keys[8192];
+        Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
+        Cairn__Control__ExchangeList m = CAIRN__CONTROL__EXCHANGE_LIST__INIT;
+        m.prefix = (ProtobufCBinaryData){strlen(prefix), (uint8_t *) (uintptr_t) prefix};
+        m.after = (ProtobufCBinaryData){strlen(after), (uint8_t *) (uintptr_t) after};
+        e.body_case = BODY(EXCHANGE_LIST);
+        e.exchange_list = &m;
+        const Cairn__Control__Envelope *reply = fixture_ask(&f, t[0].socket, &e, NULL, 0);
+        assert_non_null(reply);
+        if (reply->failure)
+                return NULL;
+        assert_int_equal(reply->body_case, BODY(EXCHANGE_ITEMS));
+        size_t at = 0;
+        keys[0] = 0;
+        for (size_t i = 0; i < reply->exchange_items->n_items; i++) {
+                const Cairn__Control__Pair *p = reply->exchange_items->items[i];
+                at += (size_t) snprintf(keys + at, sizeof keys - at, "%.*s=%zu ", (int) p->key.len,
+                                        (char *) p->key.data, p->value.len);
+        }
+        (void) snprintf(keys + at, sizeof keys - at, "%s", reply->exchange_items->more ? "+" : "");
+        return keys;
+}
+
+static void test_list(void **state) {
+        static char large[40000];
+        (void) state;
+        assert_string_equal(list("", ""), "");
+        assert_int_equal(put(1, "b.2", "xx"), 0);
+        assert_int_equal(put(0, "b.10", "x"), 0);
+        assert_int_equal(put(0, "a", "x"), 0);
+        assert_int_equal(put(0, "b", ""), 0);
+        assert_int_equal(put(0, "c", "x"), 0);
+        assert_string_equal(list("", ""), "a=1 b=0 b.10=1 b.2=2 c=1 ");
+        assert_string_equal(list("b", ""), "b=0 b.10=1 b.2=2 ");
+        assert_string_equal(list("b.", "b.10"), "b.2=2 ");
+        assert_string_equal(list("d", ""), "");
+        /* Large ones come in several answers. */
+        for (char key[] = "l1"; key[1] <= '5'; key[1]++)
+                assert_int_equal(put_bytes(1, key, 2, large, sizeof large), 0);
+        assert_string_equal(list("l", ""), "l1=40000 l2=40000 +");
+        assert_string_equal(list("l", "l2"), "l3=40000 l4=40000 +");
+        assert_string_equal(list("l", "l4"), "l5=40000 ");
 }
 
 static void test_ranks(void **state) {
@@ -145,6 +194,7 @@ static void test_ranks(void **state) {
         assert_int_equal(reply->exchange_ranks->n_ranks, 2);
         assert_int_equal(reply->exchange_ranks->ranks[0], 0);
         assert_int_equal(reply->exchange_ranks->ranks[1], 1);
+        assert_int_equal(reply->exchange_ranks->generation, t[0].generation);
         session_died(fixture_session(&f, 0));
         reply = fixture_ask(&f, t[1].socket, &e, NULL, 0);
         assert_int_equal(reply->exchange_ranks->n_ranks, 1);
@@ -182,7 +232,7 @@ int main(void) {
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
         const struct CMUnitTest tests[] = {
                 TEST(test_put_and_get), TEST(test_waiting),     TEST(test_limits),
-                TEST(test_ranks),       TEST(test_generations),
+                TEST(test_ranks),       TEST(test_generations), TEST(test_list),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
