@@ -1,0 +1,48 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# time limit: 120 s
+#
+# Several ranks of one node: scheduled and demanded cuts are of one step, also while one rank is slow; one
+# killed, all start again from it; another number of ranks takes the same checkpoint.
+. "$(dirname "$0")/lib.sh"
+lockstep=$helpers/lockstep
+[ -x "$lockstep" ] || skip "$lockstep is not built"
+
+last_line() { # field of the newest log line
+        tail -n 1 "$work/log" 2>/dev/null | cut -d' ' -f"$1"
+}
+reached() { # step
+        [ "$(last_line 3)" -ge "$1" ]
+}
+start four --nproc-per-node 4 --every 25steps -- "$lockstep" "$work/barrier" "$work/log" --steps 100000
+wait_for 20 reached 60
+for round in 1 2 3 4 5; do
+        try 0 'step [0-9]+' "$cairn" snapshot four --wait --timeout 10
+done
+[ "$("$cairn" status four --json | json runs.0.attempts_failed)" = 0 ] || die "an attempt failed"
+ok "demanded cuts of four ranks are of one step, without a failed attempt"
+
+pid=$("$cairn" status four --json | json runs.0.ranks.3.pid)
+before=$(newest_step_of four)
+kill -KILL "$pid"
+started_again() {
+        [ "$(last_line 1)" = 2 ] && reached $((before + 1))
+}
+wait_for 20 started_again
+try 0 '✓' "$cairn" verify four
+ok "one rank killed: the group goes on from step $before or later"
+try 0 '' "$cairn" stop four --deadline 20
+finish 30
+
+# Two ranks, then one, take what four have written: lockstep compares every element.
+for world in 2 1 3; do
+        from=$(newest_step_of four)
+        : >"$work/log"
+        start four --mode resume --nproc-per-node "$world" --every 25steps -- \
+                "$lockstep" "$work/barrier-$world" "$work/log" --steps 100000
+        wait_for 20 reached $((from + 30))
+        [ "$(last_line 2)" = "$world" ] || die "not $world ranks"
+        try 0 '' "$cairn" stop four --deadline 20
+        finish 30
+done
+ok "4 -> 2 -> 1 -> 3 ranks: each takes the part it needs, every element right"
