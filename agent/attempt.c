@@ -5,11 +5,11 @@
 #include "agent/postmortem.h"
 #include "base/log.h"
 
-#define OPEN_PAUSE_NS_MIN (500 * NSEC_PER_MSEC)
+#define PAUSE_NS_MIN (500 * NSEC_PER_MSEC)
 #define RETAIN_COMMITS_MAX 4
 #define RETAIN_TOLD 2 /* failures in a row */
 #define FOLLOW_NS NSEC_PER_SEC
-#define OPEN_PAUSE_NS_MAX (5 * NSEC_PER_SEC) /* the first commit after an outage waits so long */
+#define PAUSE_NS_MAX (5 * NSEC_PER_SEC) /* the first commit after an outage waits so long */
 
 enum commit_reason {
         REASON_SCHEDULED = 0,
@@ -119,6 +119,21 @@ bool attempts_uneven(const struct run *run) {
 
 /* ---- giving up ---- */
 
+static uint64_t pause_after(unsigned failures) {
+        uint64_t pause = PAUSE_NS_MIN << (failures < 7 ? failures : 7);
+        return pause < PAUSE_NS_MAX ? pause : PAUSE_NS_MAX;
+}
+
+/* A fast schedule would write one checkpoint after another on storage that takes none. What is
+ * demanded, and the last state of a dead trainer, does not wait; ranks that were not level and
+ * savers that died are no matter of storage. */
+static void pause_writing(struct run *run, const struct cairn_error *error) {
+        if (error->status == CAIRN_ERR_MISMATCH || error->status == CAIRN_ERR_PEER ||
+            demand_pending(run) || ++run->write_failures < 2)
+                return;
+        run->arm_after_ns = loop_now(&run->agent->loop) + pause_after(run->write_failures - 2);
+}
+
 /* Once an attempt: one count, and everybody who waits for it hears. */
 static void doom(struct run_attempt *a, const struct cairn_error *error) {
         struct run *run = a->run;
@@ -144,6 +159,8 @@ static void doom(struct run_attempt *a, const struct cairn_error *error) {
                 run->attempts_failed++;
         outage_failed(run, a->number, error);
         demand_failed(run, a, error);
+        if (used)
+                pause_writing(run, error);
 }
 
 void attempts_doom_all(struct run *run, const struct cairn_error *error) {
@@ -257,6 +274,8 @@ static void publish_outcome(struct run_attempt *a, const struct commit_result *c
                 cut_outcome_set(s->page, row->seq, CUT_COMMITTED, 0);
         }
         run->checkpoints_committed++;
+        run->write_failures = 0;
+        run->arm_after_ns = 0;
         run->failed_before = run->attempts_failed;
         if (is_post_mortem(a))
                 run->postmortem_step = c->step;
@@ -424,10 +443,7 @@ static void open_failed(struct run_attempt *a, const struct cairn_error *error) 
                 run->open_failures++;
                 return;
         }
-        uint64_t pause = OPEN_PAUSE_NS_MIN << (run->open_failures < 7 ? run->open_failures : 7);
-        run->open_failures++;
-        run->open_after_ns = loop_now(&run->agent->loop) +
-                             (pause < OPEN_PAUSE_NS_MAX ? pause : OPEN_PAUSE_NS_MAX);
+        run->open_after_ns = loop_now(&run->agent->loop) + pause_after(run->open_failures++);
         run->fenced = run->fenced || error->status == CAIRN_ERR_STALE;
         run->last_error = *error;
         run->attempts_failed++;
@@ -529,7 +545,8 @@ static void open_next(struct run *run) {
 static void arm(struct run *run, uint32_t rank) {
         struct session *s = run->sessions[rank];
         struct run_attempt *a = NULL;
-        if (!s || !session_can_arm(s))
+        if (!s || !session_can_arm(s) ||
+            (!s->dead && loop_now(&run->agent->loop) < run->arm_after_ns))
                 return;
         for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++) {
                 struct run_attempt *b = &run->attempts[i];

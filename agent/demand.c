@@ -48,6 +48,7 @@ static void set_targets(struct run *run, struct run_waiter *w) {
 static void end_pause(struct run *run) {
         if (run->open_after_ns)
                 run->open_after_ns = 1;
+        run->arm_after_ns = 0;
 }
 
 void demand_internal(struct run *run, uint64_t deadline_ns) {

@@ -211,7 +211,8 @@ static void sessions_check(struct run *run) {
 
 static bool needs_tick(const struct run *run) {
         if (run->stop.active || run->end.wanted || run->finish.count || run->start_pending ||
-            demand_pending(run) || run->open_after_ns || hold_active(run) || attempts_uneven(run))
+            demand_pending(run) || run->open_after_ns || run->arm_after_ns || hold_active(run) ||
+            attempts_uneven(run))
                 return true;
         for (uint32_t i = 0; i < SESSION_COUNT_MAX; i++)
                 if ((run->sessions[i] && (run->sessions[i]->state == SESSION_SETTLING ||

@@ -116,6 +116,8 @@ struct run {
         uint32_t attempt_last;
         unsigned open_failures; /* in a row; opening again waits longer each time */
         uint64_t open_after_ns;
+        unsigned write_failures; /* in a row; from the second one on savers are armed later */
+        uint64_t arm_after_ns;
         struct run_store_call *store_calls; /* callbacks that will come */
         unsigned unretained;                /* commits since the last pruning was asked for */
         unsigned retain_failures;           /* of it in a row */

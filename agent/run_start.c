@@ -110,6 +110,8 @@ static void take_decision(struct run *run, const struct start_reply *r) {
         run->fenced = false;
         run->open_failures = 0;
         run->open_after_ns = 0;
+        run->write_failures = 0;
+        run->arm_after_ns = 0;
         run->committed_seq = 0;
         run->lost_last = 0;
         run->died_step = run->postmortem_step = run->flagged_step = -1;

@@ -361,7 +361,19 @@ static void listener_ready(void *context, uint32_t events) {
         (void) events;
         int fd = accept4(c->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         struct cairn_error error = CAIRN_ERROR_INIT;
-        if (fd >= 0 && server_adopt(c, fd, NULL, &error) < 0) {
+        if (fd < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED))
+                return;
+        if (fd < 0) {
+                /* No descriptors or no memory: the listener would be ready for ever. */
+                (void) error_set_errno(&error, errno, "accept connection", c->options.socket_path);
+                if (!c->accept_failed)
+                        log_error(LOG_LEVEL_ERROR, "accept connection; it is tried again", &error);
+                c->accept_failed = true;
+                loop_change(c->loop, &c->listen_source, 0);
+                return;
+        }
+        c->accept_failed = false;
+        if (server_adopt(c, fd, NULL, &error) < 0) {
                 if (may_say(c))
                         log_error(LOG_LEVEL_WARNING, "accept connection", &error);
                 (void) close(fd);
@@ -463,6 +475,8 @@ static void keep_file(void *context) {
         struct server *c = context;
         struct cairn_error error = CAIRN_ERROR_INIT;
         loop_timer_set(c->loop, &c->listen_timer, loop_now(c->loop) + SERVER_FILE_NS);
+        if (c->accept_failed)
+                loop_change(c->loop, &c->listen_source, EPOLLIN);
         if (owns_file(c))
                 return;
         if (open_listener(c, &error) == 0) {

@@ -93,7 +93,8 @@ struct server {
         struct loop_timer listen_timer; /* looks whether the socket's file is still there */
         dev_t listen_device;
         ino_t listen_inode;
-        bool listen_lost; /* said already that it cannot be made again */
+        bool listen_lost;   /* said already that it cannot be made again */
+        bool accept_failed; /* said already; until the timer looks again nobody is accepted */
         uint64_t serial_last;
         uint64_t say_from_ns; /* the second that the next two count */
         unsigned said, unsaid;
@@ -104,7 +105,8 @@ int server_init(struct server *c, struct loop *loop, const struct server_options
                 struct cairn_error *reterr);
 void server_done(struct server *c);
 /* The socket's file is made again within a second or so if somebody removes it: cleaners of
- * temporary folders do, and a user's runtime directory goes with his last login.
+ * temporary folders do, and a user's runtime directory goes with his last login. Without
+ * descriptors or memory for a connection the listener rests until then, too.
  *
  * Stop listening and remove the socket's file; living connections stay. */
 void server_close_listener(struct server *c);

@@ -387,6 +387,42 @@ static void test_asked_during_pause(void **state) {
         assert_int_equal(reply->snapshot_reply->step, 40);
 }
 
+/* A fast schedule on storage that takes nothing: fewer and fewer tries, until one works. */
+static void test_failing_writes_pause(void **state) {
+        struct run *run = agent_find_run(&f.agent, "demo");
+        int64_t step = 1;
+        (void) state;
+        f.writes_fail = true;
+        f.write_status = CAIRN_ERR_NOSPACE;
+        uint64_t begin = loop_now(&f.agent.loop);
+        while (loop_now(&f.agent.loop) < begin + 2 * NSEC_PER_SEC) {
+                fixture_update(&f, &t, step++, true);
+                fixture_run_ms(&f, 10);
+        }
+        /* At 0, 0, 0.5 and 1.5 s, however slow this machine is. */
+        uint64_t failed = run->attempts_failed;
+        assert_true(failed >= 2);
+        assert_true(failed <= 4);
+        /* Whoever asks does not wait, and what works again is used at once. */
+        run->arm_after_ns += 60 * NSEC_PER_SEC;
+        ask_snapshot(true, 5 * NSEC_PER_SEC, "");
+        const Cairn__Control__Envelope *reply = fixture_receive(&f, tool);
+        assert_non_null(reply->failure);
+        assert_int_equal(reply->failure->status, CAIRN_ERR_NOSPACE);
+        assert_int_equal(run->attempts_failed, failed + 1);
+        f.writes_fail = false;
+        f.write_status = 0;
+        fixture_update(&f, &t, step, false);
+        ask_snapshot(true, 5 * NSEC_PER_SEC, "");
+        reply = fixture_receive(&f, tool);
+        assert_int_equal(reply->body_case, BODY(SNAPSHOT_REPLY));
+        assert_int_equal(reply->snapshot_reply->step, step);
+        fixture_run_ms(&f, 50);
+        fixture_update(&f, &t, ++step, true);
+        fixture_run_ms(&f, 50);
+        assert_int_equal(atomic_load(&t.page->committed_step), step);
+}
+
 static void test_finish_and_end(void **state) {
         Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
         Cairn__Control__Finish m = CAIRN__CONTROL__FINISH__INIT;
@@ -539,6 +575,7 @@ int main(void) {
                 TEST(test_stop),
                 TEST(test_stop_without_room),
                 TEST(test_asked_during_pause),
+                TEST(test_failing_writes_pause),
                 TEST(test_finish_and_end),
                 TEST(test_finish_long_reason),
                 TEST(test_second_runner),

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "tests/test.h"
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -331,12 +332,39 @@ static void test_file_removed(void **state) {
         assert_true(S_ISREG(after.st_mode));
 }
 
+/* Without descriptors nobody can be accepted; the loop must not turn in vain, and goes on as soon
+ * as there are some. */
+static void test_no_descriptors(void **state) {
+        struct rlimit limit, none;
+        int status;
+        (void) state;
+        int fd = connected(); /* waits to be accepted */
+        say_hello(fd, WIRE_PROTOCOL, TOOL);
+        assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+        none = limit;
+        none.rlim_cur = (rlim_t) dup(fd); /* the lowest number that is free */
+        (void) close((int) none.rlim_cur);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+        unsigned turns = 0;
+        uint64_t until_ns = loop_now(&loop) + 300 * NSEC_PER_MSEC;
+        for (; loop_now(&loop) < until_ns; turns++)
+                assert_int_equal(loop_step(&loop, until_ns, NULL), 0);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+        assert_true(server.accept_failed);
+        assert_true(turns < 10);
+        const Cairn__Control__Envelope *e = receive(fd, &status);
+        assert_int_equal(status, 0);
+        assert_int_equal(e->body_case, BODY(DONE));
+        assert_false(server.accept_failed);
+        (void) close(fd);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 int main(void) {
         const struct CMUnitTest tests[] = {
                 TEST(test_conversation), TEST(test_refusals),     TEST(test_garbage),
                 TEST(test_queue),        TEST(test_limit),        TEST(test_fairness),
-                TEST(test_socket_file),  TEST(test_file_removed),
+                TEST(test_socket_file),  TEST(test_file_removed), TEST(test_no_descriptors),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
