@@ -328,21 +328,25 @@ static void say_note(const struct runner *r, const Cairn__Control__Started *s) {
                 say(r, "%s", note);
 }
 
-/* The agent is gone while ranks run or settle: get it back. They go on meanwhile. */
-static int agent_recover(struct runner *r, struct cairn_error *reterr) {
-        Cairn__Control__Started *started = NULL;
+/* The agent is gone, or its store process died over what was asked: a new private one, or the
+ * system's again. */
+static int agent_again(struct runner *r, struct cairn_error *reterr) {
         control_close(&r->agent);
         if (r->system_agent)
-                TRY(connect_and_greet(r, clock_now(&clock_system) + SYSTEM_AGENT_NS, reterr));
-        else {
-                if (r->agent_pid > 0) { /* it hung up but lives: end it, it must not be two */
-                        (void) kill(r->agent_pid, SIGKILL);
-                        (void) waitpid(r->agent_pid, NULL, 0);
-                        r->agent_pid = 0;
-                }
-                say(r, "the agent died; starting it again");
-                TRY(agent_start(r, reterr));
+                return connect_and_greet(r, clock_now(&clock_system) + SYSTEM_AGENT_NS, reterr);
+        if (r->agent_pid > 0) { /* it lives: end it, it must not be two */
+                (void) kill(r->agent_pid, SIGKILL);
+                (void) waitpid(r->agent_pid, NULL, 0);
+                r->agent_pid = 0;
         }
+        say(r, "the agent died; starting it again");
+        return agent_start(r, reterr);
+}
+
+/* The same while ranks run or settle: they go on meanwhile. */
+static int agent_recover(struct runner *r, struct cairn_error *reterr) {
+        Cairn__Control__Started *started = NULL;
+        TRY(agent_again(r, reterr));
         TRY(send_start(r, r->generation, &started, reterr));
         say_note(r, started);
         for (uint32_t rank = 0; rank < r->ranks.count; rank++)
@@ -416,12 +420,8 @@ static void announce(const struct runner *r, const Cairn__Control__Started *s) {
 static int run_once(struct runner *r, bool *ret_done, struct cairn_error *reterr) {
         Cairn__Control__Started *started = NULL;
         int status = send_start(r, 0, &started, reterr);
-        if (status ==
-            CAIRN_ERR_PEER) { /* the agent died between two lives: nothing of ours was running */
-                control_close(&r->agent);
-                TRY(r->system_agent ? connect_and_greet(
-                                              r, clock_now(&clock_system) + SYSTEM_AGENT_NS, reterr)
-                                    : agent_start(r, reterr));
+        if (status == CAIRN_ERR_PEER) { /* between two lives: nothing of ours was running */
+                TRY(agent_again(r, reterr));
                 status = send_start(r, 0, &started, reterr);
         }
         if (status < 0)
