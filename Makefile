@@ -50,7 +50,8 @@ endif
 # Asked for once and only when a recipe needs it: `make demo` installs the packages first. A missing
 # package yields nothing here and is named by the report.
 once = $(eval $(1) := $(2))$(2)
-PKG_CFLAGS = $(call once,PKG_CFLAGS,$(shell $(PKG_CONFIG) --cflags liburing libprotobuf-c inih jansson libcrypto 2>/dev/null))
+# libcurl is loaded when it is needed: its headers only.
+PKG_CFLAGS = $(call once,PKG_CFLAGS,$(shell $(PKG_CONFIG) --cflags liburing libprotobuf-c inih jansson libcrypto libcurl 2>/dev/null))
 PKG_LIBS = $(call once,PKG_LIBS,$(shell $(PKG_CONFIG) --libs liburing libprotobuf-c inih jansson libcrypto 2>/dev/null))
 CLIENT_LIBS = $(call once,CLIENT_LIBS,$(shell $(PKG_CONFIG) --libs libprotobuf-c 2>/dev/null))
 BLAS_CFLAGS = $(call once,BLAS_CFLAGS,$(shell $(PKG_CONFIG) --cflags openblas 2>/dev/null))
@@ -168,7 +169,7 @@ clean:
 ifeq ($(CAIRN_REPORTED)$(filter demo check asan tsan clean format format-check print-%,$(MAKECMDGOALS)),)
 has_package = $(if $(shell $(PKG_CONFIG) --exists $(1) 2>/dev/null && echo yes),✓ $(1),✗ $(1) (missing: ./setup))
 has_program = $(if $(shell command -v $(1)),✓ $(1),✗ $(1) ($(2)))
-$(info $(foreach p,liburing libprotobuf-c inih jansson libcrypto openblas cmocka,$(call has_package,$(p)) ) $(call \
+$(info $(foreach p,liburing libprotobuf-c inih jansson libcrypto libcurl openblas cmocka,$(call has_package,$(p)) ) $(call \
 	has_program,protoc-c,missing: ./setup)  $(call has_program,nvcc,no toolkit: the CUDA kernels are not compiled))
 endif
 export CAIRN_REPORTED := 1

@@ -138,6 +138,11 @@ static enum folder_kind look_at_folder(const char *path) {
         return kind;
 }
 
+bool store_folder_is_free(const char *path) {
+        enum folder_kind kind = look_at_folder(path);
+        return kind == FOLDER_MISSING || kind == FOLDER_EMPTY;
+}
+
 static int refuse_store(const struct start *s, enum folder_kind kind, struct cairn_error *reterr) {
         const char *path = s->store->path;
 

@@ -18,6 +18,8 @@ int generation_restart(struct store *store, const struct start_request *request,
 /* The marker of a store in an open directory; EXISTS if there is one. */
 int store_create_at(const struct io_ops *io, const struct clock_ops *clock, int dirfd,
                     uint32_t kind, struct cairn_error *reterr);
+/* There is no such folder, or an empty one: a store may be made there. */
+bool store_folder_is_free(const char *path);
 /* Open a run that this agent has started, in a new process, and take its lock again (waits a second
  * for a predecessor that is being killed). STALE if `generation` is not the newest one. */
 int store_run_reopen(struct store *store, const char *run, uint64_t generation,

@@ -5,6 +5,7 @@
 #include "agent/agent.h"
 #include "agent/bench.h"
 #include "agent/probe.h"
+#include "agent/rendezvous_process.h"
 #include "agent/service.h"
 #include "base/fault.h"
 #include "base/io.h"
@@ -60,6 +61,8 @@ static int run_child(int argc, char **argv) {
                         return fail(&error);
                 return saver_main(SAVER_SOCKET_FD);
         }
+        if (!strcmp(argv[1], "--rendezvous-process"))
+                return rendezvous_main(SAVER_SOCKET_FD, argc, argv);
         return argc == 3 ? store_main(STORE_SOCKET_FD, argv[2])
                          : fail_usage("%s takes one path", argv[1]);
 }
@@ -127,7 +130,8 @@ static void raise_file_limit(void) {
 int main(int argc, char **argv) {
         struct cairn_error error = CAIRN_ERROR_INIT;
         struct config config;
-        if (argc > 1 && (!strcmp(argv[1], "--saver") || !strcmp(argv[1], "--store-process")))
+        if (argc > 1 && (!strcmp(argv[1], "--saver") || !strcmp(argv[1], "--store-process") ||
+                         !strcmp(argv[1], "--rendezvous-process")))
                 return run_child(argc, argv);
         io_open_standard();
         if (argc > 1 && !strcmp(argv[1], "--init"))

@@ -78,7 +78,7 @@ struct rendezvous_place {
          * leaves it false. */
         bool create_store;
         char hosts[512];  /* etcd: host:port[,host:port...] */
-        char prefix[256]; /* etcd: "/cairn" unless given; keys are <prefix>/<run>/... */
+        char prefix[128]; /* etcd: "/cairn" unless given; keys are <prefix>/<run>/... */
 };
 
 /* `url`: dir | dir:///path | etcd://host[:port][,host[:port]...][/prefix]. Everything else is
@@ -159,9 +159,9 @@ const struct rendezvous_view *rendezvous_view(const struct rendezvous *r);
 
 /* ---- requests: 0, or API (wrong argument) or BUSY (RENDEZVOUS_WAITING_MAX wait) at once ---- */
 
-/* EXISTS: a living member of another nonce has that node's name (its lease may still have to run
- * out: ask again until RENDEZVOUS_LOSS_NS have passed). With the nonce of a member that is there
- * (an agent that was restarted) it takes up the lease. */
+/* EXISTS at the deadline: a living member of another nonce has that node's name. The lease of one
+ * that died has to run out: RENDEZVOUS_LOSS_NS suffice. With the nonce of a member that is there
+ * (an agent that was restarted) it takes up the lease. STALE: that membership has ended. */
 int rendezvous_join(struct rendezvous *r, const struct rendezvous_member *self,
                     uint64_t deadline_ns, rendezvous_done_fn done, void *context,
                     struct cairn_error *reterr);
