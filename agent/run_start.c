@@ -21,6 +21,12 @@ static int fill_overrides(struct start_request *q, const Cairn__Control__Start *
         size_t used = 0;
         for (size_t i = 0; i < m->n_overrides; i++) {
                 const Cairn__Control__Pair *p = m->overrides[i];
+                if (!text_is_plain((const char *) p->key.data, p->key.len) ||
+                    !text_is_plain((const char *) p->value.data, p->value.len))
+                        return error_set(reterr, CAIRN_ERR_API, "start run", "overrides",
+                                         "number %zu is not text in UTF-8 without control "
+                                         "characters",
+                                         i + 1);
                 int n = snprintf(q->overrides + used, sizeof q->overrides - used, "%.*s=%.*s\n",
                                  (int) p->key.len, p->key.data, (int) p->value.len, p->value.data);
                 if (n < 0 || (size_t) n >= sizeof q->overrides - used)

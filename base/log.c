@@ -147,3 +147,15 @@ const char *text_escape_control(char *target, size_t target_bytes, const char *s
                                 size_t source_bytes) {
         return escape(target, target_bytes, source, source_bytes, false);
 }
+
+bool text_is_plain(const char *source, size_t source_bytes) {
+        for (size_t i = 0; i < source_bytes;) {
+                uint32_t code;
+                size_t length =
+                        decode_utf8((const unsigned char *) source + i, source_bytes - i, &code);
+                if (length == 0 || is_control(code))
+                        return false;
+                i += length;
+        }
+        return true;
+}

@@ -14,6 +14,7 @@
 #define CAIRN_LOG_H
 
 #include "base/status.h"
+#include <stdbool.h>
 
 enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARNING, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG };
 
@@ -30,5 +31,8 @@ const char *text_escape(char *target, size_t target_bytes, const char *source, s
 /* The same, but quotes and backslashes stay: for sentences, which are not values. */
 const char *text_escape_control(char *target, size_t target_bytes, const char *source,
                                 size_t source_bytes);
+
+/* Whether it is UTF-8 without control characters, separators and marks that turn the direction. */
+bool text_is_plain(const char *source, size_t source_bytes);
 
 #endif

@@ -71,6 +71,10 @@ int control_receive(struct control *c, uint64_t id, uint64_t deadline_ns,
                 TRY(control_check_open(c, reterr));
                 arena_clear(&c->arena);
                 int r = wire_receive(c->socket, &c->arena, &e, &fds, deadline_ns, reterr);
+                if (r == CAIRN_ERR_TIMEOUT)
+                        return error_set(reterr, r, "wait for the agent", "",
+                                         "it did not answer in time: it is stopped, or the machine "
+                                         "is overloaded; training goes on meanwhile");
                 if (r < 0)
                         return control_broken(c, r);
                 if (e->id != id) {
@@ -147,7 +151,7 @@ int control_hello(struct control *c, Cairn__Control__Hello *hello, const int *fd
         for (;;) {
                 struct wire_fds received = WIRE_FDS_INIT;
                 int r = control_receive(c, id, deadline_ns, &reply, &received, reterr);
-                if (r == CAIRN_ERR_TIMEOUT)
+                if (r == CAIRN_ERR_TIMEOUT && *note) /* it did say why it takes time */
                         return error_set(reterr, r, "wait for the agent's welcome", "",
                                          "it did not come in time%s", note);
                 if (r < 0)

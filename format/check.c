@@ -109,6 +109,10 @@ const char *check_text(const ProtobufCBinaryData *text, size_t bytes_max, bool e
                         at += 8;
                         continue;
                 }
+                /* The last word may begin among bytes that were looked at already: in the middle
+                 * of a character it is not plain. */
+                if (text->len - at < 8 && text->len >= 8 && is_plain(text->data + text->len - 8))
+                        return NULL;
                 size_t bytes = sequence_bytes(text->data + at, text->len - at);
                 if (bytes == 0)
                         return "is not valid UTF-8";
@@ -214,29 +218,36 @@ static const char *check_value(const Cairn__Format__StateValue *v) {
         return v->bytes_value.len > v->capacity ? "has more bytes than capacity" : NULL;
 }
 
+static int check_value_names(const struct check *c, enum section_type type, size_t item,
+                             Cairn__Format__StateValue *const *values, size_t count) {
+        struct name_table names;
+        ssize_t same = -1;
+        int r = name_table_init(&names, values, count, &same, c->reterr);
+
+        if (r == 0 && same >= 0)
+                r = check_fail(c, CAIRN_ERR_CORRUPT, type, item, &values[same]->name,
+                               "host value %zd has the name of another value", same);
+        name_table_done(&names);
+        return r;
+}
+
 static int check_values(const struct check *c, enum section_type type, size_t item,
                         Cairn__Format__StateValue *const *values, size_t count) {
-        struct name_table names;
         uint64_t bytes = 0;
-        int r = 0;
 
         if (count > HOST_STATE_VALUES_MAX)
                 return FAIL(c, type, item, "%zu host values are more than %d", count,
                             HOST_STATE_VALUES_MAX);
-        TRY(name_table_init(&names, count, c->reterr));
-        for (size_t i = 0; i < count && r == 0; i++) {
+        for (size_t i = 0; i < count; i++) {
                 const char *why = check_value(values[i]);
                 bytes += values[i]->capacity > 8 ? values[i]->capacity : 8;
                 if (!why && bytes > HOST_STATE_BYTES_MAX)
                         why = "is one too many for the size of a host state";
-                if (!why && name_table_add(&names, &values[i]->name, i) >= 0)
-                        why = "has the name of another value";
                 if (why)
-                        r = check_fail(c, CAIRN_ERR_CORRUPT, type, item, &values[i]->name,
-                                       "host value %zu %s", i, why);
+                        return check_fail(c, CAIRN_ERR_CORRUPT, type, item, &values[i]->name,
+                                          "host value %zu %s", i, why);
         }
-        name_table_done(&names);
-        return r;
+        return check_value_names(c, type, item, values, count);
 }
 
 static int check_states(const struct check *c) {

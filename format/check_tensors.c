@@ -4,10 +4,12 @@
  * B60).
  */
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "format/check.h"
 #include "format/dtype.h"
 #include "format/layout.h"
 #include "format/name_table.h"
+#include "format/sort.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -51,8 +53,8 @@ const char *shard_elements(const Tensor *t, const Shard *shard, uint64_t *ret_el
         check_fail((c), CAIRN_ERR_CORRUPT, SECTION_TENSORS, (i), &(c)->content->tensors[i]->name, \
                    __VA_ARGS__)
 
-static int check_codes(const struct check *c, const Tensor *t, size_t i) {
-        struct cairn_error why = CAIRN_ERROR_INIT;
+static int check_types(const struct check *c, const Tensor *t, size_t i) {
+        struct cairn_error why;
 
         if (!role_name(t->role))
                 return check_fail(c, CAIRN_ERR_UNSUPPORTED, SECTION_TENSORS, i, &t->name,
@@ -62,8 +64,14 @@ static int check_codes(const struct check *c, const Tensor *t, size_t i) {
                                   "type %" PRIu32 " (stored as %" PRIu32
                                   ") is not known to this version",
                                   t->runtime_dtype, t->stored_dtype);
-        if (dtype_check_stored(t->role, t->runtime_dtype, t->stored_dtype, &why) < 0)
-                return FAIL(c, i, "%s", why.message);
+        if (dtype_check_stored(t->role, t->runtime_dtype, t->stored_dtype, NULL) == 0)
+                return 0;
+        (void) dtype_check_stored(t->role, t->runtime_dtype, t->stored_dtype, &why);
+        return FAIL(c, i, "%s", why.message);
+}
+
+static int check_codes(const struct check *c, const Tensor *t, size_t i) {
+        TRY(check_types(c, t, i));
         if (t->device_class > 1)
                 return FAIL(c, i, "device class %" PRIu32 " is unknown", t->device_class);
         if (t->mutates > CAIRN_ANYTIME)
@@ -83,13 +91,15 @@ static int check_codes(const struct check *c, const Tensor *t, size_t i) {
         return 0;
 }
 
-static int check_shape(const struct check *c, const Tensor *t, size_t i) {
+static int check_shape(const struct check *c, const Tensor *t, size_t i, uint64_t *ret_elements) {
+        const struct dtype_info *runtime = dtype_info(t->runtime_dtype);
+        const struct dtype_info *stored = dtype_info(t->stored_dtype);
+        uint32_t wider = runtime->bytes > stored->bytes ? t->runtime_dtype : t->stored_dtype;
         uint64_t elements, bytes;
 
         if (t->n_shape > CAIRN_RANK_MAX)
                 return FAIL(c, i, "%zu dimensions are more than %d", t->n_shape, CAIRN_RANK_MAX);
-        if (!shape_bytes(t->shape, t->n_shape, t->runtime_dtype, &elements, &bytes) ||
-            !shape_bytes(t->shape, t->n_shape, t->stored_dtype, &elements, &bytes))
+        if (!shape_bytes(t->shape, t->n_shape, wider, ret_elements, &bytes))
                 return FAIL(c, i,
                             "the product of its shape and element size does not fit in 64 "
                             "bits");
@@ -103,9 +113,11 @@ static int check_shape(const struct check *c, const Tensor *t, size_t i) {
         return 0;
 }
 
-static int check_extent(const struct check *c, const Tensor *t, const Extent *e, size_t i) {
+static int check_extent(const struct check *c, const Tensor *t, const Extent *e, uint64_t elements,
+                        size_t i) {
         const Cairn__Format__Head *head = c->content->head;
-        uint64_t data_bytes = DATA_BYTES_MAX, elements, bytes, end;
+        uint32_t element_bytes = dtype_info(t->stored_dtype)->bytes;
+        uint64_t data_bytes = DATA_BYTES_MAX, bytes, end;
 
         if (c->content->kind == FILE_MANIFEST) {
                 data_bytes = head->data_bytes;
@@ -120,14 +132,14 @@ static int check_extent(const struct check *c, const Tensor *t, const Extent *e,
                             "an extent is in the file of rank %" PRIu32 ", there are %" PRIu32
                             " ranks",
                             e->rank, head->world);
-        const char *why = shard_elements(t, e->shard, &elements);
+        const char *why = e->shard ? shard_elements(t, e->shard, &elements) : NULL;
         if (why)
                 return FAIL(c, i, "%s", why);
-        if (!mul_checked(elements, dtype_info(t->stored_dtype)->bytes, &bytes) || bytes != e->bytes)
+        if (!mul_checked(elements, element_bytes, &bytes) || bytes != e->bytes)
                 return FAIL(c, i,
                             "its extent has %" PRIu64 " bytes, but shape and stored type "
                             "make %" PRIu64 " elements of %" PRIu32 " bytes",
-                            e->bytes, elements, dtype_info(t->stored_dtype)->bytes);
+                            e->bytes, elements, element_bytes);
         if (e->bytes == 0)
                 return FAIL(c, i, "it has an extent without bytes");
         if (e->offset < DATA_BLOCK_BYTES || e->offset % TENSOR_ALIGNMENT != 0)
@@ -141,18 +153,36 @@ static int check_extent(const struct check *c, const Tensor *t, const Extent *e,
         return 0;
 }
 
-static int check_tensor(const struct check *c, size_t i) {
+/* What the extents make together, as far as one pass over the records shows it. */
+struct totals {
+        uint64_t bytes;
+        size_t extents;
+        const Extent *last;
+        bool apart; /* each begins behind the end of the one before it */
+};
+
+static int check_tensor(const struct check *c, size_t i, struct totals *totals) {
         const Tensor *t = c->content->tensors[i];
         const char *why = check_text(&t->name, TENSOR_NAME_BYTES_MAX, false);
+        uint64_t elements;
 
         if (why)
                 return FAIL(c, i, "its name %s", why);
         TRY(check_codes(c, t, i));
-        TRY(check_shape(c, t, i));
+        TRY(check_shape(c, t, i, &elements));
         if (t->alias_of.len > 0 && t->n_extents > 0)
                 return FAIL(c, i, "a tied tensor has bytes of its own");
-        for (size_t k = 0; k < t->n_extents; k++)
-                TRY(check_extent(c, t, t->extents[k], i));
+        for (size_t k = 0; k < t->n_extents; k++) {
+                const Extent *e = t->extents[k], *last = totals->last;
+                TRY(check_extent(c, t, e, elements, i));
+                if (!add_checked(totals->bytes, e->bytes, &totals->bytes))
+                        return FAIL(c, i, "the sum of all bytes does not fit in 64 bits");
+                if (last && (e->rank < last->rank ||
+                             (e->rank == last->rank && e->offset < last->offset + last->bytes)))
+                        totals->apart = false;
+                totals->last = e;
+                totals->extents++;
+        }
         return 0;
 }
 
@@ -161,8 +191,8 @@ static int check_tensor(const struct check *c, size_t i) {
 static int check_alias(const struct check *c, const struct name_table *names, size_t i) {
         const struct file_content *content = c->content;
         const Tensor *t = content->tensors[i];
-        ssize_t at = names->slots ? name_table_find(names, &t->alias_of)
-                                  : layout_find(content, t->alias_of.data, t->alias_of.len);
+        ssize_t at = names ? name_table_find(names, &t->alias_of)
+                           : layout_find(content, t->alias_of.data, t->alias_of.len);
 
         if (at < 0)
                 return FAIL(c, i, "it is tied to a tensor that does not exist");
@@ -176,14 +206,9 @@ static int check_alias(const struct check *c, const struct name_table *names, si
         return 0;
 }
 
-static int check_names_with(const struct check *c, struct name_table *names) {
-        const struct file_content *content = c->content;
-
-        for (size_t i = 0; i < content->tensor_count && names->slots; i++)
-                if (name_table_add(names, &content->tensors[i]->name, i) >= 0)
-                        return FAIL(c, i, "another tensor has this name");
-        for (size_t i = 0; i < content->tensor_count; i++)
-                if (content->tensors[i]->alias_of.len > 0)
+static int check_aliases(const struct check *c, const struct name_table *names) {
+        for (size_t i = 0; i < c->content->tensor_count; i++)
+                if (c->content->tensors[i]->alias_of.len > 0)
                         TRY(check_alias(c, names, i));
         return 0;
 }
@@ -197,7 +222,8 @@ static int compare_names(const ProtobufCBinaryData *a, const ProtobufCBinaryData
 
 static int check_names(const struct check *c) {
         const struct file_content *content = c->content;
-        struct name_table names = {0};
+        struct name_table names;
+        ssize_t same = -1;
 
         if (content->kind == FILE_INDEX) { /* strictly ascending: unique without a table */
                 for (size_t i = 1; i < content->tensor_count; i++)
@@ -206,92 +232,80 @@ static int check_names(const struct check *c) {
                                 return FAIL(c, i,
                                             "the tensors of an index are not sorted by "
                                             "unique names");
-                return check_names_with(c, &names);
+                return check_aliases(c, NULL);
         }
-        TRY(name_table_init(&names, content->tensor_count, c->reterr));
-        int r = check_names_with(c, &names);
+        int r = name_table_init(&names, content->tensors, content->tensor_count, &same, c->reterr);
+        if (r == 0)
+                r = same >= 0 ? FAIL(c, (size_t) same, "another tensor has this name")
+                              : check_aliases(c, &names);
         name_table_done(&names);
         return r;
 }
 
 /* ---- overlaps ---- */
 
-struct range {
-        uint64_t offset, end;
-        uint32_t rank, tensor;
-};
+static_assert(DATA_BYTES_MAX <= UINT64_C(1) << 46 && RANK_COUNT_MAX <= 1 << 16,
+              "a rank and an offset fit one key");
 
-static int compare_ranges(const void *a, const void *b) {
-        const struct range *x = a, *y = b;
-
-        if (x->rank != y->rank)
-                return x->rank < y->rank ? -1 : 1;
-        return (x->offset > y->offset) - (x->offset < y->offset);
-}
-
-static int check_overlaps(const struct check *c, struct range *ranges, size_t count) {
-        size_t n = 0;
-        bool sorted = true;
-
-        for (size_t i = 0; i < c->content->tensor_count; i++) {
-                const Tensor *t = c->content->tensors[i];
-                for (size_t k = 0; k < t->n_extents; k++, n++) {
-                        const Extent *e = t->extents[k];
-                        ranges[n] = (struct range){e->offset, e->offset + e->bytes, e->rank,
-                                                   (uint32_t) i};
-                        sorted &= n == 0 || compare_ranges(&ranges[n - 1], &ranges[n]) < 0;
-                }
-        }
-        if (!sorted) /* manifests are in the order of their files */
-                qsort(ranges, count, sizeof *ranges, compare_ranges);
-        for (n = 1; n < count; n++)
-                if (ranges[n].rank == ranges[n - 1].rank && ranges[n].offset < ranges[n - 1].end)
-                        return FAIL(c, ranges[n].tensor,
-                                    "its bytes at %" PRIu64 " of rank %" PRIu32
-                                    " overlap those of another tensor, which end at %" PRIu64,
-                                    ranges[n].offset, ranges[n].rank, ranges[n - 1].end);
+static size_t owner_of(const struct check *c, const Extent *e) {
+        for (size_t i = 0; i < c->content->tensor_count; i++)
+                for (size_t k = 0; k < c->content->tensors[i]->n_extents; k++)
+                        if (c->content->tensors[i]->extents[k] == e)
+                                return i;
         return 0;
 }
 
-static int check_totals(const struct check *c, size_t *ret_extents) {
+/* Extents that are not in the order of their files: those of an index are in that of names. */
+static int check_overlaps(const struct check *c, size_t count) {
+        _cleanup_free_ struct sort_item *items = calloc(2 * count, sizeof *items);
+        size_t n = 0;
+
+        if (!items)
+                return error_set(c->reterr, CAIRN_ERR_NOMEM, "check overlaps", c->object,
+                                 "%zu bytes are not available", 2 * count * sizeof *items);
+        for (size_t i = 0; i < c->content->tensor_count; i++)
+                for (size_t k = 0; k < c->content->tensors[i]->n_extents; k++) {
+                        const Extent *e = c->content->tensors[i]->extents[k];
+                        items[n++] = (struct sort_item){(uint64_t) e->rank << 46 | e->offset, e};
+                }
+        sort_items(items, items + count, count);
+        for (n = 1; n < count; n++) {
+                const Extent *before = items[n - 1].item, *e = items[n].item;
+                uint64_t end = before->offset + before->bytes;
+                if (before->rank == e->rank && e->offset < end)
+                        return FAIL(c, owner_of(c, e),
+                                    "its bytes at %" PRIu64 " of rank %" PRIu32
+                                    " overlap those of another tensor, which end at %" PRIu64,
+                                    e->offset, e->rank, end);
+        }
+        return 0;
+}
+
+static int check_totals(const struct check *c, const struct totals *totals) {
         const struct file_content *content = c->content;
         const Cairn__Format__Head *head = content->head;
-        uint64_t bytes = 0;
-        size_t extents = 0;
 
-        for (size_t i = 0; i < content->tensor_count; i++)
-                for (size_t k = 0; k < content->tensors[i]->n_extents; k++, extents++)
-                        if (!add_checked(bytes, content->tensors[i]->extents[k]->bytes, &bytes))
-                                return FAIL(c, i, "the sum of all bytes does not fit in 64 bits");
-        bool counted = content->kind == FILE_MANIFEST || content->kind == FILE_INDEX;
-        if (counted && (head->tensor_count != content->tensor_count || head->tensor_bytes != bytes))
+        if (content->kind == FILE_INVENTORY)
+                return 0;
+        if (head->tensor_count != content->tensor_count || head->tensor_bytes != totals->bytes)
                 return check_fail(c, CAIRN_ERR_CORRUPT, SECTION_HEAD, 0, NULL,
                                   "it announces %" PRIu64 " tensors of %" PRIu64
                                   " bytes, there are %zu of %" PRIu64,
                                   head->tensor_count, head->tensor_bytes, content->tensor_count,
-                                  bytes);
-        *ret_extents = extents;
+                                  totals->bytes);
         return 0;
 }
 
 int check_tensors(const struct check *c) {
-        size_t extents = 0;
+        struct totals totals = {.apart = true};
 
         if (c->content->tensor_count > TENSOR_COUNT_MAX * (c->content->kind == FILE_INDEX ? 64 : 1))
                 return check_fail(c, CAIRN_ERR_CORRUPT, SECTION_TENSORS, 0, NULL,
                                   "%zu tensors are more than Cairn takes",
                                   c->content->tensor_count);
         for (size_t i = 0; i < c->content->tensor_count; i++)
-                TRY(check_tensor(c, i));
+                TRY(check_tensor(c, i, &totals));
         TRY(check_names(c));
-        TRY(check_totals(c, &extents));
-        if (extents < 2)
-                return 0;
-        struct range *ranges = calloc(extents, sizeof *ranges);
-        if (!ranges)
-                return error_set(c->reterr, CAIRN_ERR_NOMEM, "check overlaps", c->object,
-                                 "%zu bytes are not available", extents * sizeof *ranges);
-        int r = check_overlaps(c, ranges, extents);
-        free(ranges);
-        return r;
+        TRY(check_totals(c, &totals));
+        return totals.apart ? 0 : check_overlaps(c, totals.extents);
 }

@@ -322,6 +322,8 @@ static int check_tensor_coverage(const Tensor *t, struct cairn_error *reterr) {
                 return t->n_extents == 0 ? 0
                                          : fail(reterr, CAIRN_ERR_CORRUPT, coverage_operation, t,
                                                 "a tied or empty tensor has bytes");
+        if (t->n_extents == 1 && !t->extents[0]->shard)
+                return 0;
         for (size_t i = 0; i < t->n_extents; i++) {
                 const Shard *s = t->extents[i]->shard;
                 whole += !s;
@@ -332,8 +334,6 @@ static int check_tensor_coverage(const Tensor *t, struct cairn_error *reterr) {
         if (t->n_extents == 0)
                 return fail(reterr, CAIRN_ERR_CORRUPT, coverage_operation, t,
                             "no rank has written it");
-        if (whole == 1 && t->n_extents == 1)
-                return 0;
         if (whole > 1 && whole == t->n_extents)
                 return fail(reterr, CAIRN_ERR_CORRUPT, coverage_operation, t,
                             "%zu ranks have written the whole tensor", whole);

@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "format/dtype.h"
 #include "format/layout.h"
-#include "format/name_table.h"
+#include "format/sort.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -19,11 +19,7 @@ struct merge {
         uint32_t world;
         struct arena *arena;
         struct cairn_error *reterr;
-        struct name_table names;
-        Tensor **tensors;  /* merged records, in the order of first appearance */
-        uint32_t *extents; /* how many each will have */
-        uint32_t *ids;     /* of the manifests' tensors, rank by rank: index in `tensors` */
-        size_t id_count;
+        Tensor **tensors; /* all manifests' records by name and rank; then the merged ones */
         size_t count, capacity;
 };
 
@@ -40,12 +36,21 @@ static int no_memory(struct merge *m) {
                          "there is no memory for %zu tensors", m->capacity);
 }
 
-static int disagree(struct merge *m, const Tensor *t, uint32_t rank, const char *what) {
+static uint32_t rank_of(const struct merge *m, const Tensor *t) {
+        for (uint32_t rank = 0; rank < m->world; rank++)
+                for (size_t i = 0; i < m->manifests[rank]->tensor_count; i++)
+                        if (m->manifests[rank]->tensors[i] == t)
+                                return rank;
+        return 0;
+}
+
+static int disagree(struct merge *m, const Tensor *t, const char *what) {
         char name[160];
 
         return error_set(m->reterr, CAIRN_ERR_CORRUPT, "merge manifests",
                          text_escape(name, sizeof name, (const char *) t->name.data, t->name.len),
-                         "rank %" PRIu32 " has another %s than an earlier rank", rank, what);
+                         "rank %" PRIu32 " has another %s than an earlier rank", rank_of(m, t),
+                         what);
 }
 
 /* ---- heads ---- */
@@ -113,8 +118,7 @@ static bool same_shape(const Tensor *a, const Tensor *b) {
 }
 
 /* Whoever wrote bytes says how they are stored: the other replicas only say what was asked for. */
-static int join(struct merge *m, Tensor *merged, bool merged_has_bytes, const Tensor *t,
-                uint32_t rank) {
+static int join(struct merge *m, Tensor *merged, bool merged_has_bytes, const Tensor *t) {
         bool both = merged_has_bytes && t->n_extents > 0;
         const char *what =
                 merged->role != t->role                           ? "role"
@@ -128,7 +132,7 @@ static int join(struct merge *m, Tensor *merged, bool merged_has_bytes, const Te
                         ? "true step"
                         : NULL;
         if (what)
-                return disagree(m, t, rank, what);
+                return disagree(m, t, what);
         if (t->n_extents > 0 && !merged_has_bytes) {
                 merged->stored_dtype = t->stored_dtype;
                 merged->encoding = t->encoding;
@@ -152,115 +156,63 @@ static int join(struct merge *m, Tensor *merged, bool merged_has_bytes, const Te
         return 0;
 }
 
-static int add_tensor(struct merge *m, const Tensor *t, uint32_t rank) {
-        ssize_t at = name_table_add(&m->names, &t->name, m->count);
-
-        m->ids[m->id_count++] = (uint32_t) (at >= 0 ? (size_t) at : m->count);
-        if (at >= 0) {
-                TRY(join(m, m->tensors[at], m->extents[at] > 0, t, rank));
-                m->extents[at] += (uint32_t) t->n_extents;
+/* The records of one name, in the order of their ranks, become one; a single one that is as an
+ * index has it stays what it is. */
+static int merge_group(struct merge *m, Tensor *const *group, size_t count, Tensor **ret) {
+        if (count == 1 && !group[0]->shard) {
+                *ret = group[0];
                 return 0;
         }
+        size_t extents = 0;
+        for (size_t i = 0; i < count; i++)
+                extents += group[i]->n_extents;
         Tensor *merged = allocate(m, 1, sizeof *merged);
-        if (!merged)
+        Cairn__Format__Extent **list = allocate(m, extents + 1, sizeof *list);
+        if (!merged || !list)
                 return no_memory(m);
-        *merged = *t;
+        *merged = *group[0];
         merged->shard = NULL; /* extents say it */
-        merged->extents = NULL;
+        merged->extents = list;
         merged->n_extents = 0;
-        m->extents[m->count] = (uint32_t) t->n_extents;
-        m->tensors[m->count++] = merged;
+        for (size_t i = 0; i < count; i++) {
+                const Tensor *t = group[i];
+                if (i > 0)
+                        TRY(join(m, merged, merged->n_extents > 0, t));
+                if (t->n_extents > 0)
+                        memcpy(list + merged->n_extents, t->extents, t->n_extents * sizeof *list);
+                merged->n_extents += t->n_extents;
+        }
+        *ret = merged;
         return 0;
 }
 
-/* Second pass: now that the number of extents is known, put them in, by rank. */
-static int add_extents(struct merge *m) {
-        for (size_t i = 0; i < m->count; i++) {
-                if (m->extents[i] == 0)
-                        continue;
-                m->tensors[i]->extents =
-                        allocate(m, m->extents[i], sizeof(Cairn__Format__Extent *));
-                if (!m->tensors[i]->extents)
-                        return no_memory(m);
-        }
-        size_t n = 0;
-        for (uint32_t rank = 0; rank < m->world; rank++)
-                for (size_t i = 0; i < m->manifests[rank]->tensor_count; i++) {
-                        const Tensor *t = m->manifests[rank]->tensors[i];
-                        Tensor *merged = m->tensors[m->ids[n++]];
-                        if (t->n_extents == 0)
-                                continue;
-                        memcpy(merged->extents + merged->n_extents, t->extents,
-                               t->n_extents * sizeof(Cairn__Format__Extent *));
-                        merged->n_extents += t->n_extents;
-                }
-        return 0;
-}
-
-/* Names are long, share long beginnings and lie apart in memory, so they are compared eight bytes
- * at a time and by groups: each level reads every name once. */
-struct keyed {
-        uint64_t key; /* big-endian, zeros behind the end: names hold no zero byte */
-        Tensor *tensor;
-};
-
-static int compare_keys(const void *a, const void *b) {
-        const struct keyed *x = a, *y = b;
-        return (x->key > y->key) - (x->key < y->key);
-}
-
-static uint64_t key_at(const ProtobufCBinaryData *name, size_t depth) {
-        uint64_t word = 0;
-
-        if (depth < name->len)
-                memcpy(&word, name->data + depth, name->len - depth < 8 ? name->len - depth : 8);
-        return be64toh(word);
-}
-
-static void sort_from(struct keyed *array, size_t count, size_t depth) {
-        for (bool all_equal = count > 1; all_equal; depth += 8) {
-                for (size_t i = 0; i < count; i++)
-                        array[i].key = key_at(&array[i].tensor->name, depth);
-                qsort(array, count, sizeof *array, compare_keys);
-                /* Equal to the end: names of an unchecked caller that are not unique. */
-                all_equal = array[0].key == array[count - 1].key && (array[0].key & 0xff) != 0;
-        }
-        for (size_t begin = 0, end; begin < count; begin = end) {
-                for (end = begin + 1; end < count && array[end].key == array[begin].key; end++)
-                        ;
-                if (end - begin > 1 && end - begin < count)
-                        sort_from(array + begin, end - begin, depth);
-        }
-}
-
-static int sort_tensors(struct merge *m) {
-        struct keyed *array = calloc(m->count ? m->count : 1, sizeof *array);
-
-        if (!array)
-                return no_memory(m);
-        for (size_t i = 0; i < m->count; i++)
-                array[i].tensor = m->tensors[i];
-        sort_from(array, m->count, 0);
-        for (size_t i = 0; i < m->count; i++)
-                m->tensors[i] = array[i].tensor;
-        free(array);
-        return 0;
+static bool same_name(const Tensor *a, const Tensor *b) {
+        return same_bytes(&a->name, &b->name);
 }
 
 static int merge_tensors(struct merge *m) {
+        size_t n = 0;
+
         for (uint32_t rank = 0; rank < m->world; rank++)
                 m->capacity += m->manifests[rank]->tensor_count;
-        m->tensors = allocate(m, m->capacity, sizeof(Tensor *));
-        m->extents = allocate(m, m->capacity, sizeof *m->extents);
-        m->ids = allocate(m, m->capacity, sizeof *m->ids);
-        if (!m->tensors || !m->extents || !m->ids)
+        m->tensors = allocate(m, m->capacity + 1, sizeof(Tensor *));
+        if (!m->tensors)
                 return no_memory(m);
-        TRY(name_table_init(&m->names, m->capacity, m->reterr));
-        for (uint32_t rank = 0; rank < m->world; rank++)
-                for (size_t i = 0; i < m->manifests[rank]->tensor_count; i++)
-                        TRY(add_tensor(m, m->manifests[rank]->tensors[i], rank));
-        TRY(add_extents(m));
-        return sort_tensors(m);
+        for (uint32_t rank = 0; rank < m->world; rank++) {
+                const struct file_content *manifest = m->manifests[rank];
+                if (manifest->tensor_count)
+                        memcpy(m->tensors + n, manifest->tensors,
+                               manifest->tensor_count * sizeof(Tensor *));
+                n += manifest->tensor_count;
+        }
+        TRY(sort_tensors(m->tensors, n, m->reterr)); /* stable: ranks stay in their order */
+        for (size_t from = 0, to; from < n; from = to) {
+                for (to = from + 1; to < n && same_name(m->tensors[from], m->tensors[to]); to++)
+                        ;
+                TRY(merge_group(m, m->tensors + from, to - from, &m->tensors[m->count]));
+                m->count++;
+        }
+        return 0;
 }
 
 /* ---- the rest ---- */
@@ -294,9 +246,7 @@ int layout_merge(struct file_content *const *manifests, uint32_t world, struct a
                 return error_set(reterr, CAIRN_ERR_API, "merge manifests", "index",
                                  "%" PRIu32 " ranks are not 1 to %d", world, RANK_COUNT_MAX);
         TRY(check_heads(&m));
-        int r = merge_tensors(&m);
-        name_table_done(&m.names);
-        TRY(r);
+        TRY(merge_tensors(&m));
         index.tensors = m.tensors;
         index.tensor_count = m.count;
         index.head = merge_head(&m);

@@ -14,7 +14,8 @@
 #include <stdint.h>
 
 /* The bytes that protobuf_c_message_pack writes (but a double of -0.0 keeps its sign); returns how
- * many, SIZE_MAX if there is not enough room: 128 bytes more than the message has always are. */
+ * many, SIZE_MAX if there is not enough room: this much more than the message has always is. */
+#define MESSAGE_ROOM_BYTES 128
 size_t message_pack(const ProtobufCMessage *m, uint8_t *target, size_t room);
 /* The same as a field of a message around it. */
 size_t message_pack_field(uint32_t id, const ProtobufCMessage *m, uint8_t *target, size_t room);

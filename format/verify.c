@@ -7,6 +7,7 @@
 #include "base/cleanup.h"
 #include "format/crc32c.h"
 #include "format/layout.h"
+#include "format/message.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -229,16 +230,18 @@ int checkpoint_load(const struct io_ops *io, int run_dirfd, const char *name, st
 
 /* Equal fields make equal bytes: one serializer, one order. */
 static bool same_message(const ProtobufCMessage *a, const ProtobufCMessage *b) {
-        size_t bytes = protobuf_c_message_get_packed_size(a);
+        uint8_t few[2][1024];
+        size_t bytes = message_pack(a, few[0], sizeof few[0]);
 
-        if (bytes != protobuf_c_message_get_packed_size(b))
-                return false;
-        _cleanup_free_ uint8_t *both = malloc(2 * bytes + 1);
+        if (bytes != SIZE_MAX)
+                return message_pack(b, few[1], sizeof few[1]) == bytes &&
+                       memcmp(few[0], few[1], bytes) == 0;
+        bytes = protobuf_c_message_get_packed_size(a) + MESSAGE_ROOM_BYTES;
+        _cleanup_free_ uint8_t *both = malloc(2 * bytes);
         if (!both)
                 return false;
-        (void) protobuf_c_message_pack(a, both);
-        (void) protobuf_c_message_pack(b, both + bytes);
-        return memcmp(both, both + bytes, bytes) == 0;
+        size_t mine = message_pack(a, both, bytes), other = message_pack(b, both + bytes, bytes);
+        return mine == other && mine != SIZE_MAX && memcmp(both, both + bytes, mine) == 0;
 }
 
 /* All checksums of all ranks in one sequence, however they are cut into messages. */

@@ -64,7 +64,7 @@ check-run: all $(UNIT) $(SIM) $(FUZZ) $(E2E_HELPERS)
 	@$(TESTS_RUN) $(UNIT) $(SIM) $(FUZZ) $(LINT) $(MODEL) $(E2E)
 check-unit: $(UNIT)
 	@$(TESTS_RUN) $(UNIT)
-check-sim: $(SIM)
+check-sim: all $(SIM)
 	@$(TESTS_RUN) $(SIM)
 check-fuzz: $(FUZZ)
 	@$(TESTS_RUN) $(FUZZ)
@@ -89,7 +89,7 @@ check-flat: all $(E2E_HELPERS)
 check-sanitized: all $(UNIT) $(SIM) $(FUZZ) $(E2E_HELPERS)
 	@$(TESTS_RUN) -t 600 $(UNIT) $(SIM) $(FUZZ) $(E2E)
 # The race detector of this compiler does not know the widest address space randomization.
-check-races: $(UNIT) $(SIM)
+check-races: all $(UNIT) $(SIM)
 	@if setarch -R true 2>/dev/null; then exec setarch -R $(TESTS_RUN) -t 600 $(UNIT) $(SIM); \
 		else exec $(TESTS_RUN) -t 600 $(UNIT) $(SIM); fi
 

@@ -48,7 +48,7 @@ int agent_borrow(struct borrowed *b, const char *store, const char *run,
         control_init(&b->control, &clock_system);
         TRY(agent_process_socket(run, b->socket, sizeof b->socket, &system_agent, reterr));
         if (system_agent)
-                return agent_call_open(&b->control, run, reterr);
+                return agent_call_open(&b->control, run, AGENT_GREET_NS, reterr);
         if (control_connect(&b->control, b->socket, NULL) == 0)
                 return control_greet(&b->control, CAIRN__CONTROL__PEER_KIND__PEER_TOOL, run,
                                      clock_now(&clock_system) + AGENT_GREET_NS, reterr);

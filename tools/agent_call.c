@@ -7,7 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-int agent_call_open(struct control *c, const char *run, struct cairn_error *reterr) {
+int agent_call_open(struct control *c, const char *run, uint64_t limit_ns,
+                    struct cairn_error *reterr) {
         char path[PATH_MAX];
         bool system_agent;
         control_init(c, &clock_system);
@@ -26,7 +27,7 @@ int agent_call_open(struct control *c, const char *run, struct cairn_error *rete
                 return r;
         }
         return control_greet(c, CAIRN__CONTROL__PEER_KIND__PEER_TOOL, run,
-                             clock_now(&clock_system) + AGENT_GREET_NS, reterr);
+                             clock_now(&clock_system) + limit_ns, reterr);
 }
 
 ProtobufCBinaryData agent_call_text(const char *text) {

@@ -47,13 +47,13 @@ static int receive_json(struct control *agent, uint64_t id, uint64_t deadline_ns
         return r;
 }
 
-int agent_status_ask(struct control *agent, const char *run, json_t **ret,
+int agent_status_ask(struct control *agent, const char *run, uint64_t limit_ns, json_t **ret,
                      struct cairn_error *reterr) {
         Cairn__Control__StatusRequest request = CAIRN__CONTROL__STATUS_REQUEST__INIT;
         request.run = agent_call_text(run);
         Cairn__Control__Envelope envelope = CAIRN__CONTROL__ENVELOPE__INIT;
         CONTROL_SET(&envelope, STATUS_REQUEST, status_request, &request);
-        uint64_t id, deadline_ns = clock_now(&clock_system) + AGENT_STATUS_ANSWER_NS;
+        uint64_t id, deadline_ns = clock_now(&clock_system) + limit_ns;
         TRY(control_send(agent, &envelope, NULL, 0, deadline_ns, &id, reterr));
         return receive_json(agent, id, deadline_ns, ret, reterr);
 }
@@ -72,30 +72,35 @@ uint64_t agent_status_ns(const json_t *object, const char *key) {
         return seconds > 0 ? (uint64_t) (seconds * 1e9) : 0;
 }
 
-/* Add the runs of the agent at `path` to the list; one that does not answer is passed over. */
-static void add_agent(const char *path, json_t *runs) {
+/* Add the runs of the agent at `path` to the list. TIMEOUT where it does not answer. */
+static int add_agent(const char *path, uint64_t limit_ns, json_t *runs,
+                     struct cairn_error *reterr) {
         _cleanup_(control_done) struct control agent;
+        struct cairn_error e = CAIRN_ERROR_INIT;
         json_t *status = NULL;
         control_init(&agent, &clock_system);
         if (control_connect(&agent, path, NULL) < 0 ||
             control_greet(&agent, CAIRN__CONTROL__PEER_KIND__PEER_TOOL, NULL,
-                          clock_now(&clock_system) + AGENT_STATUS_ANSWER_NS, NULL) < 0 ||
-            agent_status_ask(&agent, "", &status, NULL) < 0)
-                return;
+                          clock_now(&clock_system) + limit_ns, &e) < 0 ||
+            agent_status_ask(&agent, "", limit_ns, &status, &e) < 0)
+                return e.status == CAIRN_ERR_TIMEOUT
+                               ? error_set(reterr, e.status, "ask the agent", path, "%s", e.message)
+                               : 0;
         json_array_extend(runs, json_object_get(status, "runs"));
         json_decref(status);
+        return 0;
 }
 
-int agent_status_everywhere(json_t **ret, struct cairn_error *reterr) {
+int agent_status_everywhere(uint64_t limit_ns, json_t **ret, struct cairn_error *reterr) {
         char path[PATH_MAX];
         bool system_agent;
+        int r = 0;
+        *ret = NULL;
         TRY(agent_process_socket("any", path, sizeof path, &system_agent, reterr));
         *ret = json_array();
         char *slash = strrchr(path, '/');
-        if (system_agent || !slash) {
-                add_agent(path, *ret);
-                return 0;
-        }
+        if (system_agent || !slash)
+                return add_agent(path, limit_ns, *ret, reterr);
         *slash = '\0';
         DIR *folder = opendir(path);
         for (struct dirent *d; folder && (d = readdir(folder));) {
@@ -103,9 +108,9 @@ int agent_status_everywhere(json_t **ret, struct cairn_error *reterr) {
                 char socket[PATH_MAX + sizeof d->d_name + 1];
                 (void) snprintf(socket, sizeof socket, "%s/%s", path, d->d_name);
                 if (dot && strcmp(dot, ".sock") == 0)
-                        add_agent(socket, *ret);
+                        TRY_KEEP(add_agent(socket, limit_ns, *ret, r == 0 ? reterr : NULL));
         }
         if (folder)
                 (void) closedir(folder);
-        return 0;
+        return r;
 }

@@ -8,14 +8,13 @@
 #include "client/control.h"
 #include <jansson.h>
 
-#define AGENT_STATUS_ANSWER_NS (10 * NSEC_PER_SEC)
-
 /* The caller owns *ret. `run` empty: all runs of the agent. */
-int agent_status_ask(struct control *agent, const char *run, json_t **ret,
+int agent_status_ask(struct control *agent, const char *run, uint64_t limit_ns, json_t **ret,
                      struct cairn_error *reterr);
-/* The runs of every agent that this user can reach: the system's, else each private one. Agents
- * that do not answer are passed over. */
-int agent_status_everywhere(json_t **ret_runs, struct cairn_error *reterr);
+/* The runs of every agent that this user can reach: the system's, else each private one. A socket
+ * that an agent left behind is passed over. TIMEOUT: an agent is there but does not answer, and
+ * *ret_runs holds what the others told; the caller owns it in any case, and it may be NULL. */
+int agent_status_everywhere(uint64_t limit_ns, json_t **ret_runs, struct cairn_error *reterr);
 /* Members; "" or 0 where there is none. */
 const char *agent_status_text(const json_t *object, const char *key);
 int64_t agent_status_integer(const json_t *object, const char *key);

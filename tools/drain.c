@@ -27,7 +27,7 @@ static void ask(struct stop *s, uint64_t deadline_ns) {
         request.run = agent_call_text(s->run);
         request.deadline_ns = deadline_ns;
         CONTROL_SET(&envelope, STOP_REQUEST, stop_request, &request);
-        if (agent_call_open(&s->agent, s->run, &s->error) == 0)
+        if (agent_call_open(&s->agent, s->run, AGENT_GREET_NS, &s->error) == 0)
                 (void) control_send(&s->agent, &envelope, NULL, 0,
                                     clock_now(&clock_system) + AGENT_GREET_NS, &s->id, &s->error);
 }
@@ -66,12 +66,14 @@ int command_drain(const struct command *self, int argc, char **argv) {
         int r = options_parse(self, OPTION_ROWS(rows), argc, argv, NULL, 0, &count, NULL);
         if (r != 0)
                 return r < 0 ? status_exit_code(CAIRN_ERR_API) : 0;
-        if (agent_status_everywhere(&runs, &e) < 0)
-                return command_fail(self, &e);
+        /* The runs of an agent that does not answer go on; the others are stopped all the same. */
+        int status =
+                agent_status_everywhere(AGENT_GREET_NS, &runs, &e) < 0 ? command_fail(self, &e) : 0;
         count = json_array_size(runs);
         struct stop *stops = calloc(count + 1, sizeof *stops);
         uint64_t until_ns = clock_now(&clock_system) + deadline_ns + DRAIN_ANSWER_MARGIN_NS;
-        int status = stops ? 0 : status_exit_code(CAIRN_ERR_NOMEM);
+        if (!stops)
+                status = status_exit_code(CAIRN_ERR_NOMEM);
         for (size_t i = 0; stops && i < count; i++) {
                 stops[i] = (struct stop){.run = agent_status_text(json_array_get(runs, i), "run"),
                                          .error = CAIRN_ERROR_INIT};
@@ -83,7 +85,7 @@ int command_drain(const struct command *self, int argc, char **argv) {
                 status = status ? status : r; /* the first failure's */
                 control_done(&stops[i].agent);
         }
-        if (count == 0)
+        if (count == 0 && status == 0)
                 puts("no run is running on this machine");
         free(stops);
         json_decref(runs);

@@ -19,12 +19,13 @@ int command_fail(const struct command *self, const struct cairn_error *e) {
 }
 
 int command_fail_text(const struct command *self, int status, const char *format, ...) {
-        char text[OPTION_TEXT_BYTES];
+        char text[OPTION_TEXT_BYTES], escaped[2 * OPTION_TEXT_BYTES];
         va_list arguments;
         va_start(arguments, format);
         (void) vsnprintf(text, sizeof text, format, arguments);
         va_end(arguments);
-        fprintf(stderr, "cairn %s: %s\n", self->name, text);
+        fprintf(stderr, "cairn %s: %s\n", self->name,
+                text_escape_control(escaped, sizeof escaped, text, strlen(text)));
         return status_exit_code(status);
 }
 

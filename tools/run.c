@@ -3,6 +3,7 @@
  * cairn run - the options of a run; runner.c does the work.
  */
 #include "base/cleanup.h"
+#include "base/log.h"
 #include "format/dtype.h"
 #include "tools/runner.h"
 #include "tools/store_view.h"
@@ -49,6 +50,14 @@ static bool parse_mode(const char *text, uint32_t *ret) {
 static const char *missing_equals(const struct option_list *list) {
         for (size_t i = 0; i < list->count; i++)
                 if (!strchr(list->items[i], '=') || list->items[i][0] == '=')
+                        return list->items[i];
+        return NULL;
+}
+
+/* It is one line of the run's settings, and is stored and shown. */
+static const char *not_plain(const struct option_list *list) {
+        for (size_t i = 0; i < list->count; i++)
+                if (!text_is_plain(list->items[i], strlen(list->items[i])))
                         return list->items[i];
         return NULL;
 }
@@ -162,6 +171,10 @@ static int check(const struct command *self, const struct run_arguments *a,
         if ((bad = missing_equals(&o->overrides)))
                 return command_fail_text(self, CAIRN_ERR_API,
                                          "--override takes KEY=VALUE, not '%s'", bad);
+        if ((bad = not_plain(&o->overrides)))
+                return command_fail_text(
+                        self, CAIRN_ERR_API,
+                        "--override takes UTF-8 text without control characters, not '%s'", bad);
         if ((bad = missing_equals(&o->conversions)))
                 return command_fail_text(self, CAIRN_ERR_API,
                                          "--convert takes GLOB=DTYPE, not '%s'", bad);

@@ -27,6 +27,7 @@
 #define AGENT_RETRY_NS (50 * NSEC_PER_MSEC)
 #define AGENT_END_NS (90 * NSEC_PER_SEC)
 #define SYSTEM_AGENT_NS (60 * NSEC_PER_SEC)
+#define SYSTEM_AGENT_AGAIN_NS NSEC_PER_SEC /* once it was given up, and is tried again */
 #define REQUEST_NS (300 * NSEC_PER_SEC)
 #define STOP_DEADLINE_NS (120 * NSEC_PER_SEC)
 /* Ranks whose fellow failed: SIGTERM, then SIGKILL. They may finish an update that they are in, for
@@ -52,8 +53,10 @@ struct runner {
         struct agent_watch watch;
         char socket[PATH_MAX];
         bool system_agent;
-        pid_t agent_pid;   /* private agent; 0: none */
-        bool agent_killed; /* by a signal, while it started */
+        pid_t agent_pid;     /* private agent; 0: none */
+        bool agent_killed;   /* by a signal, while it started */
+        uint64_t recover_ns; /* it was given up: when it is tried again; 0: it was not */
+        uint64_t recover_pause_ns;
         int signal_fd;
         struct ranks ranks;
         uint64_t generation, restart;
@@ -328,21 +331,25 @@ static void say_note(const struct runner *r, const Cairn__Control__Started *s) {
                 say(r, "%s", note);
 }
 
-/* The agent is gone while ranks run or settle: get it back. They go on meanwhile. */
-static int agent_recover(struct runner *r, struct cairn_error *reterr) {
-        Cairn__Control__Started *started = NULL;
+/* The agent is gone, or its store process died over what was asked: a new private one, or the
+ * system's again. */
+static int agent_again(struct runner *r, struct cairn_error *reterr) {
+        uint64_t patience_ns = r->recover_ns ? SYSTEM_AGENT_AGAIN_NS : SYSTEM_AGENT_NS;
         control_close(&r->agent);
         if (r->system_agent)
-                TRY(connect_and_greet(r, clock_now(&clock_system) + SYSTEM_AGENT_NS, reterr));
-        else {
-                if (r->agent_pid > 0) { /* it hung up but lives: end it, it must not be two */
-                        (void) kill(r->agent_pid, SIGKILL);
-                        (void) waitpid(r->agent_pid, NULL, 0);
-                        r->agent_pid = 0;
-                }
-                say(r, "the agent died; starting it again");
-                TRY(agent_start(r, reterr));
+                return connect_and_greet(r, clock_now(&clock_system) + patience_ns, reterr);
+        if (r->agent_pid > 0) { /* it lives: end it, it must not be two */
+                (void) kill(r->agent_pid, SIGKILL);
+                (void) waitpid(r->agent_pid, NULL, 0);
+                r->agent_pid = 0;
         }
+        say(r, "the agent died; starting it again");
+        return agent_start(r, reterr);
+}
+
+static int agent_recover_once(struct runner *r, struct cairn_error *reterr) {
+        Cairn__Control__Started *started = NULL;
+        TRY(agent_again(r, reterr));
         TRY(send_start(r, r->generation, &started, reterr));
         say_note(r, started);
         for (uint32_t rank = 0; rank < r->ranks.count; rank++)
@@ -353,17 +360,49 @@ static int agent_recover(struct runner *r, struct cairn_error *reterr) {
         return 0;
 }
 
+/* The same while ranks run or settle: they go on meanwhile. One that dies while it takes the run up
+ * again says nothing about the next one. */
+static int agent_recover(struct runner *r, struct cairn_error *reterr) {
+        int status = CAIRN_ERR_PEER;
+        for (int tries = 0; tries < AGENT_START_TRIES && status == CAIRN_ERR_PEER; tries++)
+                status = agent_recover_once(r, reterr);
+        if (status == 0)
+                r->recover_ns = 0;
+        return status;
+}
+
+static void agent_recover_or_wait(struct runner *r) {
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        bool told = r->recover_ns != 0;
+        if (agent_recover(r, &e) == 0) {
+                if (told)
+                        say(r, "the agent is back: checkpoints go on");
+                return;
+        }
+        control_close(&r->agent);
+        if (!told)
+                log_error(LOG_LEVEL_ERROR,
+                          "training goes on without checkpoints, the agent is tried again", &e);
+        r->recover_pause_ns = told ? 2 * r->recover_pause_ns : NSEC_PER_SEC;
+        if (r->recover_pause_ns > BACKOFF_NS_MAX)
+                r->recover_pause_ns = BACKOFF_NS_MAX;
+        r->recover_ns = clock_now(&clock_system) + r->recover_pause_ns;
+}
+
 /* Answers that nobody waits for, and the end of the connection. */
 static void drain_agent(struct runner *r) {
         Cairn__Control__Envelope *ignored;
-        struct cairn_error e = CAIRN_ERROR_INIT;
-        int status = control_receive(&r->agent, 0, 0, &ignored, NULL, &e);
-        if (status == 0 || status == CAIRN_ERR_BUSY)
-                return;
-        if (agent_recover(r, &e) < 0) {
-                log_error(LOG_LEVEL_ERROR, "training goes on without checkpoints", &e);
-                control_close(&r->agent);
-        }
+        int status = control_receive(&r->agent, 0, 0, &ignored, NULL, NULL);
+        if (status != 0 && status != CAIRN_ERR_BUSY)
+                agent_recover_or_wait(r);
+}
+
+/* One round of waiting while ranks run, or before they are started again. */
+static void runner_turn(struct runner *r, uint64_t deadline_ns) {
+        if (runner_wait(r, deadline_ns))
+                drain_agent(r);
+        else if (r->recover_ns && clock_now(&clock_system) >= r->recover_ns)
+                agent_recover_or_wait(r);
 }
 
 static void take_settled(struct runner *r, const Cairn__Control__RankSettled *m) {
@@ -386,7 +425,8 @@ static int settle(struct runner *r, struct cairn_error *reterr) {
                 fill_exit(r, rank, &exit_message, &envelope);
                 int status =
                         ask(r, &envelope, NULL, 0, CONTROL_REPLY(RANK_SETTLED), &reply, reterr);
-                if (status == CAIRN_ERR_PEER) {
+                for (int tries = 0; status == CAIRN_ERR_PEER && tries < AGENT_START_TRIES;
+                     tries++) {
                         TRY(agent_recover(r, reterr));
                         status = ask(r, &envelope, NULL, 0, CONTROL_REPLY(RANK_SETTLED), &reply,
                                      reterr);
@@ -416,12 +456,9 @@ static void announce(const struct runner *r, const Cairn__Control__Started *s) {
 static int run_once(struct runner *r, bool *ret_done, struct cairn_error *reterr) {
         Cairn__Control__Started *started = NULL;
         int status = send_start(r, 0, &started, reterr);
-        if (status ==
-            CAIRN_ERR_PEER) { /* the agent died between two lives: nothing of ours was running */
-                control_close(&r->agent);
-                TRY(r->system_agent ? connect_and_greet(
-                                              r, clock_now(&clock_system) + SYSTEM_AGENT_NS, reterr)
-                                    : agent_start(r, reterr));
+        /* Between two lives: nothing of ours was running. */
+        for (int tries = 0; status == CAIRN_ERR_PEER && tries < AGENT_START_TRIES; tries++) {
+                TRY(agent_again(r, reterr));
                 status = send_start(r, 0, &started, reterr);
         }
         if (status < 0)
@@ -449,8 +486,7 @@ static int run_once(struct runner *r, bool *ret_done, struct cairn_error *reterr
         TRY(ranks_spawn(&r->ranks, (uint32_t) r->options->ranks, &environment, r->options->command,
                         reterr));
         while (ranks_running(&r->ranks) > 0)
-                if (runner_wait(r, clock_now(&clock_system) + NSEC_PER_SEC))
-                        drain_agent(r);
+                runner_turn(r, clock_now(&clock_system) + NSEC_PER_SEC);
         ranks_clear(&r->ranks);
         return settle(r, reterr);
 }
@@ -511,8 +547,7 @@ static int after_life(struct runner *r) {
         uint64_t until_ns = clock_now(&clock_system) +
                             (backoff_ns < BACKOFF_NS_MAX ? backoff_ns : BACKOFF_NS_MAX);
         while (!r->stop_signal && clock_now(&clock_system) < until_ns)
-                if (runner_wait(r, until_ns))
-                        drain_agent(r);
+                runner_turn(r, until_ns);
         return r->stop_signal ? stop_code(r, 0) : -1;
 }
 

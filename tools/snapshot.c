@@ -17,7 +17,7 @@
 
 #define SNAPSHOT_TIMEOUT_NS_DEFAULT (60 * NSEC_PER_SEC)
 #define SNAPSHOT_ANSWER_MARGIN_NS \
-        (5 * NSEC_PER_SEC) /* the agent times the request; this only ends a dead one */
+        (1 * NSEC_PER_SEC) /* the agent times the request; this only ends a dead one */
 #define TAG_BYTES_MAX 128
 #define PROGRESS_AFTER_NS (1 * NSEC_PER_SEC)
 #define PROGRESS_NS (200 * NSEC_PER_MSEC)
@@ -50,8 +50,8 @@ static int print_reply(const Cairn__Control__SnapshotReply *reply, bool waited, 
 static void draw_progress(struct control *watcher, const char *run) {
         char text[256], done[32], total[32];
         json_t *status = NULL;
-        if ((watcher->socket < 0 && agent_call_open(watcher, run, NULL) < 0) ||
-            agent_status_ask(watcher, run, &status, NULL) < 0) {
+        if ((watcher->socket < 0 && agent_call_open(watcher, run, AGENT_LOOK_NS, NULL) < 0) ||
+            agent_status_ask(watcher, run, AGENT_LOOK_NS, &status, NULL) < 0) {
                 control_done(watcher);
                 return;
         }
@@ -119,7 +119,9 @@ int command_snapshot(const struct command *self, int argc, char **argv) {
                                          TAG_BYTES_MAX);
         _cleanup_(control_done) struct control agent;
         control_init(&agent, &clock_system);
-        if (store_view_run_name(run, &run, &e) < 0 || agent_call_open(&agent, run, &e) < 0)
+        uint64_t start_ns = clock_now(&clock_system);
+        if (store_view_run_name(run, &run, &e) < 0 ||
+            agent_call_open(&agent, run, timeout_ns, &e) < 0)
                 return command_fail(self, &e);
         Cairn__Control__SnapshotRequest request = CAIRN__CONTROL__SNAPSHOT_REQUEST__INIT;
         request.run = agent_call_text(run);
@@ -128,7 +130,6 @@ int command_snapshot(const struct command *self, int argc, char **argv) {
         request.timeout_ns = timeout_ns;
         Cairn__Control__Envelope envelope = CAIRN__CONTROL__ENVELOPE__INIT, *reply;
         CONTROL_SET(&envelope, SNAPSHOT_REQUEST, snapshot_request, &request);
-        uint64_t start_ns = clock_now(&clock_system);
         r = ask(&agent, run, &envelope, start_ns + timeout_ns + SNAPSHOT_ANSWER_MARGIN_NS,
                 !json && isatty(STDERR_FILENO), &reply, &e);
         if (r < 0)

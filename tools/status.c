@@ -116,9 +116,9 @@ static int show_run(const struct command *self, const char *run, bool json) {
         _cleanup_(control_done) struct control agent;
         json_t *status = NULL;
         control_init(&agent, &clock_system);
-        int r = agent_call_open(&agent, run, &e);
+        int r = agent_call_open(&agent, run, AGENT_LOOK_NS, &e);
         if (r == 0)
-                r = agent_status_ask(&agent, run, &status, &e);
+                r = agent_status_ask(&agent, run, AGENT_LOOK_NS, &status, &e);
         if (r == CAIRN_ERR_UNREACHABLE || r == CAIRN_ERR_NOTFOUND)
                 return show_stored(self, run, json, &e);
         if (r < 0)
@@ -133,16 +133,20 @@ static int show_run(const struct command *self, const char *run, bool json) {
 static int show_all(const struct command *self, bool json) {
         struct cairn_error e = CAIRN_ERROR_INIT;
         json_t *runs = NULL;
-        if (agent_status_everywhere(&runs, &e) < 0)
-                return command_fail(self, &e);
+        int code =
+                agent_status_everywhere(AGENT_LOOK_NS, &runs, &e) < 0 ? command_fail(self, &e) : 0;
+        if (!runs)
+                return code;
         json_t *status = json_pack("{s:o}", "runs", runs);
-        if (json)
-                return print_json(status);
-        if (json_array_size(runs) == 0)
+        if (json) {
+                int r = print_json(status);
+                return code ? code : r;
+        }
+        if (json_array_size(runs) == 0 && code == 0)
                 puts("no run is running on this machine; `cairn list` shows what is stored");
         print_status(status);
         json_decref(status);
-        return 0;
+        return code;
 }
 
 int command_status(const struct command *self, int argc, char **argv) {

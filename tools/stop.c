@@ -26,7 +26,8 @@ int command_stop(const struct command *self, int argc, char **argv) {
                 return r < 0 ? status_exit_code(CAIRN_ERR_API) : 0;
         _cleanup_(control_done) struct control agent;
         control_init(&agent, &clock_system);
-        if (store_view_run_name(run, &run, &e) < 0 || agent_call_open(&agent, run, &e) < 0)
+        if (store_view_run_name(run, &run, &e) < 0 ||
+            agent_call_open(&agent, run, AGENT_GREET_NS, &e) < 0)
                 return command_fail(self, &e);
         Cairn__Control__StopRequest request = CAIRN__CONTROL__STOP_REQUEST__INIT;
         request.run = agent_call_text(run);

@@ -92,8 +92,8 @@ static void show(struct watch *w, const json_t *status) {
 static int look(struct watch *w, struct control *agent, struct cairn_error *reterr) {
         json_t *status = NULL;
         if (agent->socket < 0)
-                TRY(agent_call_open(agent, w->run, reterr));
-        TRY(agent_status_ask(agent, w->run, &status, reterr));
+                TRY(agent_call_open(agent, w->run, AGENT_LOOK_NS, reterr));
+        TRY(agent_status_ask(agent, w->run, AGENT_LOOK_NS, &status, reterr));
         show(w, status);
         json_decref(status);
         return 0;
@@ -105,6 +105,7 @@ int watch_run(const char *run, bool json, void (*print)(FILE *out, const json_t 
                 .run = run, .json = json, .print = print, .terminal = isatty(STDOUT_FILENO) != 0};
         _cleanup_(control_done) struct control agent;
         uint64_t seen_ns = 0; /* never */
+        bool silent = false;
         control_init(&agent, &clock_system);
         for (;;) {
                 struct cairn_error e = CAIRN_ERROR_INIT;
@@ -113,8 +114,12 @@ int watch_run(const char *run, bool json, void (*print)(FILE *out, const json_t 
                 if (r == 0)
                         seen_ns = now_ns;
                 else if (r == CAIRN_ERR_NOTFOUND)
-                        return seen_ns > 0; /* its agent knows it no longer */
-                else if (r != CAIRN_ERR_UNREACHABLE && r != CAIRN_ERR_PEER) {
+                        return seen_ns > 0;        /* its agent knows it no longer */
+                else if (r == CAIRN_ERR_TIMEOUT) { /* it lives: once a silence */
+                        if (!silent)
+                                fprintf(stderr, "%s: the agent does not answer\n", run);
+                        seen_ns = now_ns;
+                } else if (r != CAIRN_ERR_UNREACHABLE && r != CAIRN_ERR_PEER) {
                         if (reterr)
                                 *reterr = e;
                         return r;
@@ -122,6 +127,7 @@ int watch_run(const char *run, bool json, void (*print)(FILE *out, const json_t 
                         return seen_ns > 0;
                 if (r < 0)
                         control_done(&agent);
+                silent = r == CAIRN_ERR_TIMEOUT;
                 clock_system.sleep_ns(clock_system.context, r == 0 ? PERIOD_NS : RETRY_NS);
         }
 }

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # time limit: 300 s
 #
-# cairnd is killed in the middle of copying, of writing and of committing a snapshot, ROUNDS times each (4): half
+# cairnd is killed in the middle of copying, of writing and of committing a snapshot, ROUNDS times each (2): half
 # of them as the private agent of `cairn run`, which starts it again, half as a system's agent, which this script
 # starts again on the same path. The trainer goes on in the same process and is reattached within a second, the
 # snapshot in flight is committed or void and never torn, nothing half done stays, the next one is committed.
 . "$(dirname "$0")/lib.sh"
 echo "seed $SEED"
-rounds=${ROUNDS:-4}
+rounds=${ROUNDS:-2}
 # An image of some 30 MB: copying, writing and committing take most of the time between two snapshots.
 model=("$train" --data "$work/text" --layers 4 --heads 4 --width 256 --context 16 --batch 1 --seed 5 --quiet)
 steps=100000           # ended by cairn stop
@@ -93,9 +93,23 @@ own_agent() {
         pid_of agent
         agent=$pid
 }
+# The one that was killed is followed by one that is killed, too, at some instant of its taking the run up.
+kill_successor() {
+        local former=$agent
+        until pid_of agent && [ "$pid" != "$former" ]; do
+                sleep 0.002
+        done
+        between 0 80
+        sleep "$(printf '0.%03d' "$picked")"
+        kill -KILL "$pid" || die "an agent ended by itself"
+        agent=$pid
+}
 start private --every 10steps --keep-last 5 -- "${model[@]}" --steps $steps
 wait_step "$work/private.log" 15 30
 kill_agents "private agent" private own_agent true
+start twice --every 10steps --keep-last 5 -- "${model[@]}" --steps $steps
+wait_step "$work/twice.log" 15 30
+kill_agents "private agent and its successor" twice own_agent kill_successor
 
 part=$((rounds - part))
 [ "$part" -gt 0 ] || exit 0

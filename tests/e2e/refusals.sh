@@ -126,6 +126,11 @@ refused 64 'every' "a bad --every" run --run r --every soon -- true
 refused 64 'every' "--every 0steps" run --run r --every 0steps -- true
 refused 64 'mode' "a bad --mode" run --run r --mode maybe -- true
 refused 64 'override' "an --override without =" run --run r --override x -- true
+for bad in $'config.lr=1\n' $'config.lr=1\nconfig.steps=2' $'config.lr=\e[2J1' $'config.lr=\x7f' $'config.lr=\xff' $'a\tb=1'; do
+        refused 64 '--override takes UTF-8 text without control characters' "an --override with $(printf %q "$bad")" \
+                run --run r --override "$bad" -- true
+done
+refused 64 'not .a.x1b' "what is shown of it is escaped" run --run r --mode $'a\e[2J' -- true
 refused 64 'convert' "a --convert without =" run --run r --convert x -- true
 refused 64 'names no type' "a --convert to no type" run --run r --convert 'x=f31' -- true
 refused 127 'cannot start' "a command that is not there" run --run r -- "$work/nothing"

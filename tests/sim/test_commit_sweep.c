@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
+ * time limit: 300 s
+ *
  * The life of a run - a start, commits with retention, restarts, rolling forward, going back to a
  * step - crashed before every file operation, several times each, and with each operation and each
  * fault point of the store failing.
+ *
  * After every crash: the newest checkpoint is the last one reported or the one in work, all that is
  * found valid is valid to the last byte, nothing half-written has the name of a checkpoint, and a
  * new generation can start and commit. Some recoveries are crashed again.

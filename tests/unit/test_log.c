@@ -69,6 +69,18 @@ static void test_escape_control_keeps_quotes(void **state) {
         assert_string_equal(text_escape_control(target, sizeof target, "a\"\\\n", 4), "a\"\\\\x0a");
 }
 
+static void test_plain(void **state) {
+        static const char *const plain[] = {"", "config.lr=0.002", "\"\\ ✓ é", "\360\237\230\200"};
+        static const char *const others[] = {
+                "a\n",  "\t",       "\033[2J",      "\177",          "\302\205",    "a\377",
+                "\303", "\300\200", "\355\240\200", "\342\200\256x", "\342\200\250"};
+        for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
+                assert_true(text_is_plain(plain[i], strlen(plain[i])));
+        for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+                assert_false(text_is_plain(others[i], strlen(others[i])));
+        assert_false(text_is_plain("a\0b", 3));
+}
+
 static void log_three_levels(void) {
         log_init("test", LOG_LEVEL_WARNING);
         errno = ENOENT;
@@ -130,6 +142,7 @@ int main(void) {
                 cmocka_unit_test(test_escape_refuses_what_is_not_utf8),
                 cmocka_unit_test(test_escape_truncates),
                 cmocka_unit_test(test_escape_control_keeps_quotes),
+                cmocka_unit_test(test_plain),
                 cmocka_unit_test(test_levels_and_lines),
                 cmocka_unit_test(test_environment_overrides_level),
                 cmocka_unit_test(test_long_lines_end),

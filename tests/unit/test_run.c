@@ -495,6 +495,18 @@ static void test_second_runner(void **state) {
         m.run = (ProtobufCBinaryData){3, (uint8_t *) "new"};
         reply = fixture_ask(&f, second, &e, NULL, 0);
         assert_int_equal(reply->failure->status, CAIRN_ERR_API);
+        /* An override is one line of a list of lines. */
+        Cairn__Control__Pair pair = CAIRN__CONTROL__PAIR__INIT, *pairs[] = {&pair};
+        m.world = 1;
+        m.overrides = pairs;
+        m.n_overrides = 1;
+        pair.key = (ProtobufCBinaryData){1, (uint8_t *) "a"};
+        pair.value = (ProtobufCBinaryData){5, (uint8_t *) "1\nb=2"};
+        reply = fixture_ask(&f, second, &e, NULL, 0);
+        assert_int_equal(reply->failure->status, CAIRN_ERR_API);
+        pair.value = (ProtobufCBinaryData){1, (uint8_t *) "\xff"};
+        reply = fixture_ask(&f, second, &e, NULL, 0);
+        assert_int_equal(reply->failure->status, CAIRN_ERR_API);
         (void) close(second);
 }
 
