@@ -14,7 +14,7 @@ void crash_guard_settled(struct crash_guard *g, int64_t committed_step, int64_t 
         if (committed_step <= g->best_step)
                 return;
         g->best_step = committed_step;
-        g->restarts = 0;
+        g->restarts = g->back_count = 0;
         if (committed_step > g->before_step)
                 g->before_step = 0;
 }
@@ -24,7 +24,13 @@ bool crash_guard_failed(struct crash_guard *g) {
         /* One that died before it trained says nothing about a step. */
         if (g->died_step >= 0)
                 g->failed_step = g->died_step;
-        if (again)
+        if (again) {
                 g->before_step = g->start_step;
+                g->back_count++;
+        }
         return again;
+}
+
+bool crash_guard_is_hopeless(const struct crash_guard *g) {
+        return g->back_count > CRASH_GUARD_BACK_MAX;
 }

@@ -497,14 +497,14 @@ static int stop_code(const struct runner *r, int child_code) {
         return r->stop_signal == SIGTERM ? 75 : 130;
 }
 
-static void announce_restart(struct runner *r, const char *what) {
+static void announce_restart(struct runner *r, const char *what, bool again) {
         char from[128], kept[128] = "", lost[64] = "";
         if (r->committed_step < 0)
                 (void) snprintf(from, sizeof from, "from the beginning");
         else
                 (void) snprintf(from, sizeof from, "from step %" PRId64 "%s", r->committed_step,
                                 r->left.post_mortem ? " (taken after its death)" : "");
-        if (crash_guard_failed(&r->guard))
+        if (again)
                 (void) snprintf(from, sizeof from,
                                 "from before step %" PRId64 ", for it failed twice after step "
                                 "%" PRId64,
@@ -535,15 +535,23 @@ static int after_life(struct runner *r) {
                 return code < 128 ? code : 75;
         }
         struct crash_guard *g = &r->guard;
+        bool again = crash_guard_failed(g);
         if (g->restarts >= r->options->max_restarts) {
                 say(r, "%s; giving up after %" PRIu64 " restarts without a new checkpoint", what,
                     g->restarts);
                 return code;
         }
+        if (crash_guard_is_hopeless(g)) {
+                say(r,
+                    "%s; giving up: it failed after step %" PRId64
+                    " again, and going back %d times did not help",
+                    what, g->failed_step, CRASH_GUARD_BACK_MAX);
+                return code;
+        }
         uint64_t backoff_ns = BACKOFF_NS << (g->restarts < 8 ? g->restarts : 8);
         g->restarts++;
         r->restart++;
-        announce_restart(r, what);
+        announce_restart(r, what, again);
         uint64_t until_ns = clock_now(&clock_system) +
                             (backoff_ns < BACKOFF_NS_MAX ? backoff_ns : BACKOFF_NS_MAX);
         while (!r->stop_signal && clock_now(&clock_system) < until_ns)

@@ -41,6 +41,20 @@ static void test_same_step_goes_back(void **state) {
         assert_int_equal(g.before_step, 10);
 }
 
+/* Three older checkpoints are tried, not all. */
+static void test_hopeless(void **state) {
+        (void) state;
+        (void) life(-1, 37, 37);
+        assert_true(life(37, 37, 37));
+        assert_true(life(30, 37, 37));
+        assert_true(life(20, 37, 37));
+        assert_false(crash_guard_is_hopeless(&g));
+        assert_true(life(10, 37, 37));
+        assert_true(crash_guard_is_hopeless(&g));
+        assert_false(life(10, 40, 41)); /* it got further after all */
+        assert_false(crash_guard_is_hopeless(&g));
+}
+
 /* Inside the update there is no new cut: the older checkpoint is tried all the same. */
 static void test_without_new_checkpoint(void **state) {
         (void) state;
@@ -83,6 +97,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup(test_progress, setup),
                 cmocka_unit_test_setup(test_same_step_goes_back, setup),
+                cmocka_unit_test_setup(test_hopeless, setup),
                 cmocka_unit_test_setup(test_without_new_checkpoint, setup),
                 cmocka_unit_test_setup(test_forgets_after_progress, setup),
                 cmocka_unit_test_setup(test_nothing_older, setup),
