@@ -163,27 +163,39 @@ static void saver_stuck(struct session *s) {
         s->agent->ops->saver_stop(s);
 }
 
-/* A new saver introduced itself: hand everything over again. */
+/* What was sealed, with staging, to a saver that has the slabs. */
 static void hand_over(struct session *s) {
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        int r = s->staging_fd < 0 ? session_make_staging(s, s->staging_bytes, &error) : 0;
+        if (r == 0)
+                r = session_send_seal(s);
+        if (r == 0) {
+                s->no_room = false;
+                return;
+        }
+        if (!error.status)
+                (void) error_set(&error, r, "hand over to saver", s->run->name,
+                                 "the saver took nothing");
+        if (!s->no_room)
+                session_note_error(s, "set up saver", &error);
+        s->no_room = true;
+        /* Memory that an abandoned saver still holds, say, may be free by then. */
+        loop_timer_set(&s->agent->loop, &s->respawn_timer,
+                       loop_now(&s->agent->loop) + SESSION_RESPAWN_NS_MAX / 8);
+}
+
+/* A new saver introduced itself: hand everything over again. */
+static void saver_ready(struct session *s) {
         struct cairn_error error = CAIRN_ERROR_INIT;
         s->saver_ready = true;
         watch_rings(s, false);
         int r = session_send_slabs(s, 0);
-        if (r == 0 && s->inventory_fd >= 0) {
-                if (s->staging_fd < 0)
-                        r = session_make_staging(s, s->staging_bytes, &error);
-                if (r == 0)
-                        r = session_send_seal(s);
-        }
         if (r < 0) {
-                if (!error.status)
-                        (void) error_set(&error, r, "hand over to saver", s->run->name,
-                                         "the saver took nothing");
+                (void) error_set(&error, r, "hand over to saver", s->run->name,
+                                 "the saver took nothing");
                 session_note_error(s, "set up saver", &error);
-                /* Memory that an abandoned saver still holds may be free by then. */
-                loop_timer_set(&s->agent->loop, &s->respawn_timer,
-                               loop_now(&s->agent->loop) + SESSION_RESPAWN_NS_MAX / 8);
-        }
+        } else if (s->inventory_fd >= 0)
+                hand_over(s);
 }
 
 void session_respawn(void *context) {
@@ -192,7 +204,7 @@ void session_respawn(void *context) {
                 return;
         if (s->saver.state == SAVER_LINK_NONE)
                 session_start_saver(s);
-        else if (s->saver_ready && !s->saver_sealed && s->staging_fd < 0)
+        else if (s->saver_ready && s->no_room)
                 hand_over(s);
 }
 
@@ -210,7 +222,7 @@ void session_saver_message(struct session *s, const struct saver_message *m, str
                         session_note_error(s, "set up saver", &m->error);
                         s->agent->ops->saver_stop(s);
                 } else
-                        hand_over(s);
+                        saver_ready(s);
                 break;
         case SAVER_SEALED:
                 session_saver_sealed(s, m);

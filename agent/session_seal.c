@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "format/layout.h"
 #include <errno.h>
+#include <sys/stat.h>
 
 #define SESSION_INVENTORY_ARENA (4 * GiB)
 
@@ -60,19 +61,42 @@ int session_slabs(struct session *s, const struct reply_to *to, const Cairn__Con
         return r;
 }
 
-static uint64_t staging_used(const struct agent *a) {
-        uint64_t sum = 0;
-        for (size_t i = 0; i < SESSION_COUNT_MAX; i++)
-                if (a->sessions[i] && a->sessions[i]->staging_fd >= 0)
-                        sum += a->sessions[i]->staging_bytes;
-        return sum;
+/* Pages of a memfd come with their first use. */
+static uint64_t filled(int fd) {
+        struct stat st;
+        return fd >= 0 && fstat(fd, &st) == 0 ? (uint64_t) st.st_blocks * 512 : 0;
+}
+
+static uint64_t unfilled(int fd, uint64_t bytes) {
+        uint64_t there = filled(fd);
+        return bytes > there ? bytes - there : 0;
+}
+
+/* All ranks of this machine share its memory: what others were promised, and what trainers have
+ * registered, counts before it is filled. The session's own old staging goes first: its saver
+ * unmaps it at the seal. */
+static struct budget_use staging_use(const struct session *s) {
+        struct budget_use use = {.bytes_max = s->agent->config.staging_bytes_max,
+                                 .same_group = s->agent->config.embedded,
+                                 .freed = filled(s->staging_fd)};
+        for (size_t i = 0; i < SESSION_COUNT_MAX; i++) {
+                const struct session *other = s->agent->sessions[i];
+                for (uint32_t j = 0; other && !other->dead && j < other->slab_count; j++)
+                        use.trainers += unfilled(other->slab_fds[j], other->slab_bytes[j]);
+                if (!other || other == s || other->staging_fd < 0)
+                        continue;
+                use.promised += other->staging_bytes;
+                use.unfilled += unfilled(other->staging_fd, other->staging_bytes);
+        }
+        return use;
 }
 
 int session_make_staging(struct session *s, uint64_t bytes, struct cairn_error *reterr) {
+        const struct budget_use use = staging_use(s);
         struct budget b;
-        session_close_fd(&s->staging_fd);
-        budget_read(s->agent->config.staging_bytes_max, staging_used(s->agent), &b);
+        budget_read(&use, &b);
         TRY(budget_check(&b, bytes, reterr));
+        session_close_fd(&s->staging_fd);
         TRY(wire_memfd_create("cairn-staging", bytes, &s->staging_fd, reterr));
         s->staging_bytes = bytes;
         return wire_memfd_seal(s->staging_fd, MEMORY_SEALS, reterr);

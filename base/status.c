@@ -29,7 +29,7 @@ static const struct status_row {
         {CAIRN_ERR_PERMISSION, 77, "PERMISSION"},
         {CAIRN_ERR_MISMATCH, 78, "MISMATCH"},
         {CAIRN_ERR_IO, 74, "IO"},
-        {CAIRN_ERR_NOMEM, 70, "NOMEM"},
+        {CAIRN_ERR_NOMEM, 73, "NOMEM"},
         {CAIRN_ERR_VOID, 70, "VOID"},
         {CAIRN_ERR_UNSUPPORTED, 65, "UNSUPPORTED"},
         {CAIRN_ERR_EXISTS, 73, "EXISTS"},

@@ -312,6 +312,32 @@ static void test_stuck_saver_is_replaced(void **state) {
         (void) close(held);
 }
 
+/* Where nothing is left for a new saver's staging, snapshots wait until there is; training does
+ * not. */
+static void test_room_comes_back(void **state) {
+        struct session *s = fixture_session(&f, 0);
+        (void) state;
+        f.agent.config.staging_bytes_max = 1;
+        f.savers[0].session = NULL;
+        s->saver.state = SAVER_LINK_NONE;
+        session_saver_ended(s, true, 9);
+        for (int i = 0; i < 300 && !s->no_room; i++)
+                fixture_run_ms(&f, 10);
+        assert_true(s->no_room);
+        assert_int_equal(s->last_error.status, CAIRN_ERR_NOMEM);
+        fixture_update(&f, &t, 1, false);
+        f.agent.config.staging_bytes_max = 0;
+        ask_snapshot(true, 30 * NSEC_PER_SEC, "");
+        const Cairn__Control__Envelope *reply = NULL;
+        while (!s->saver_sealed)
+                fixture_run_ms(&f, 10);
+        reply = fixture_receive(&f, tool);
+        assert_int_equal(reply->body_case, BODY(SNAPSHOT_REPLY));
+        assert_int_equal(reply->snapshot_reply->step, 1);
+        assert_false(s->no_room);
+        assert_int_equal(f.savers_started, 2);
+}
+
 static void test_stop(void **state) {
         Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
         Cairn__Control__StopRequest m = CAIRN__CONTROL__STOP_REQUEST__INIT;
@@ -583,6 +609,7 @@ int main(void) {
                 TEST(test_successor_waits),
                 TEST(test_saver_dies),
                 TEST(test_stuck_saver_is_replaced),
+                TEST(test_room_comes_back),
                 TEST(test_stuck_saver_is_replaced),
                 TEST(test_stop),
                 TEST(test_stop_without_room),

@@ -27,7 +27,7 @@ static void test_exit_codes(void **state) {
                 {CAIRN_ERR_BUSY, 70},
                 {CAIRN_ERR_DEVICE, 70},
                 {CAIRN_ERR_FATAL, 70},
-                {CAIRN_ERR_NOMEM, 70},
+                {CAIRN_ERR_NOMEM, 73},
                 {CAIRN_ERR_VOID, 70},
         };
         for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
