@@ -144,6 +144,8 @@ installed = sed 's|@PREFIX@|$(PREFIX)|g' $(1) | install -D -m 644 /dev/stdin $(D
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/share/doc/cairn
 	for p in cairn cairnd cairn-train; do [ ! -e $(BUILD)/$$p ] || install $(BUILD)/$$p $(DESTDIR)$(PREFIX)/bin/; done
+	[ ! -e $(BUILD)/cairn-comm-gloo.so ] || install -D -m 644 $(BUILD)/cairn-comm-gloo.so \
+		$(DESTDIR)$(PREFIX)/lib/cairn/cairn-comm-gloo.so
 	if [ -e $(BUILD)/libcairn.so ]; then \
 		install -m 644 $(BUILD)/libcairn.so.$(ABI) $(DESTDIR)$(PREFIX)/lib/libcairn.so.$(VERSION) && \
 		ln -sf libcairn.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libcairn.so.$(ABI) && \
@@ -170,6 +172,7 @@ ifeq ($(CAIRN_REPORTED)$(filter demo check asan tsan clean format format-check p
 has_package = $(if $(shell $(PKG_CONFIG) --exists $(1) 2>/dev/null && echo yes),✓ $(1),✗ $(1) (missing: ./setup))
 has_program = $(if $(shell command -v $(1)),✓ $(1),✗ $(1) ($(2)))
 $(info $(foreach p,liburing libprotobuf-c inih jansson libcrypto libcurl openblas cmocka,$(call has_package,$(p)) ) $(call \
-	has_program,protoc-c,missing: ./setup)  $(call has_program,nvcc,no toolkit: the CUDA kernels are not compiled))
+	has_program,protoc-c,missing: ./setup)  $(if $(HAS_GLOO),✓,✗) gloo$(if $(HAS_GLOO),, (missing: no groups on \
+	CPUs; ./setup))  $(call has_program,nvcc,no toolkit: the CUDA kernels are not compiled))
 endif
 export CAIRN_REPORTED := 1

@@ -135,6 +135,6 @@ $(BUILD)/tidy/%.ok: %.c $(BUILD)/obj/%.o .clang-tidy
 	$(call say,TIDY,$<)mkdir -p $(@D) && clang-tidy --quiet $< -- -Iclient $(CPPFLAGS_ALL) $(LANGUAGE) $(PKG_CFLAGS) $(BLAS_CFLAGS) \
 		> $(@:.ok=.log) 2>&1 && touch $@ || { cat $(@:.ok=.log); exit 1; }
 format:
-	clang-format -i $(ALL_SRC) $(ALL_HDR)
+	clang-format -i $(ALL_SRC) $(ALL_HDR) $(wildcard comm/*.cc)
 format-check:
-	@clang-format --dry-run -Werror $(ALL_SRC) $(ALL_HDR)
+	@clang-format --dry-run -Werror $(ALL_SRC) $(ALL_HDR) $(wildcard comm/*.cc)
