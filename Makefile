@@ -5,6 +5,7 @@
 #
 #     make [BUILD=build] [V=1]          everything, terse or with full commands
 #     make demo [DATA=FILE]             installs what is missing, builds, runs the demonstration
+#     make demo-group [RANKS=2]         the like with several ranks, of which one is killed
 #     make check                        every test that needs no GPU; ends with "N passed, N failed"
 #     make check-unit check-sim check-e2e check-model check-lint    its parts
 #     make check-kill check-reattach check-postmortem [ROUNDS=N] [SEED=N]    random kills, as many as you like
@@ -121,10 +122,13 @@ link = $(call say,LINK,$@)mkdir -p $(@D) && $(CC) $(LANGUAGE) $(CFLAGS) $(LINK_F
 
 # ---- what people call ----
 # These may have to install packages, so the rest of the work happens in a second make that finds them.
-.PHONY: demo check asan tsan
+.PHONY: demo demo-group check asan tsan
 demo:
 	@./setup build
 	@$(MAKE) demo-run
+demo-group:
+	@./setup build
+	@$(MAKE) demo-run RANKS=$(or $(RANKS),2)
 check:
 	@./setup check
 	@$(MAKE) check-run
@@ -135,7 +139,7 @@ tsan:
 
 .PHONY: demo-run
 demo-run: all
-	@$(BUILD)/cairn demo $(if $(DATA),--data '$(DATA)')
+	@$(BUILD)/cairn demo $(if $(DATA),--data '$(DATA)') $(if $(RANKS),--ranks '$(RANKS)')
 
 .PHONY: install
 HEADER_DIR = $(DESTDIR)$(PREFIX)/include/cairn
@@ -168,7 +172,7 @@ clean:
 
 # ---- the report ----
 # Once, at the top, from the make that builds.
-ifeq ($(CAIRN_REPORTED)$(filter demo check asan tsan clean format format-check print-%,$(MAKECMDGOALS)),)
+ifeq ($(CAIRN_REPORTED)$(filter demo demo-group check asan tsan clean format format-check print-%,$(MAKECMDGOALS)),)
 has_package = $(if $(shell $(PKG_CONFIG) --exists $(1) 2>/dev/null && echo yes),✓ $(1),✗ $(1) (missing: ./setup))
 has_program = $(if $(shell command -v $(1)),✓ $(1),✗ $(1) ($(2)))
 $(info $(foreach p,liburing libprotobuf-c inih jansson libcrypto libcurl openblas cmocka,$(call has_package,$(p)) ) $(call \

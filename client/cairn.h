@@ -242,7 +242,8 @@ CAIRN_API int cairn_finish(struct cairn *c, const char *reason);
 struct cairn_statistics {
         size_t size;
         uint64_t seq, committed_seq, stall_ns, gate_expired, voids, reattached;
-        int64_t committed_step; /* -1: none yet */
+        int64_t committed_step;    /* -1: none yet */
+        uint64_t gate_deadline_ns; /* how long cairn_update_begin may wait at most */
 };
 CAIRN_API int cairn_get_statistics(struct cairn *c, struct cairn_statistics *ret);
 

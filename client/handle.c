@@ -197,6 +197,7 @@ int cairn_get_statistics(struct cairn *c, struct cairn_statistics *ret) {
                 s.stall_ns = atomic_load(&c->page->gate_stall_ns);
                 s.gate_expired = atomic_load(&c->page->gate_expired_count);
                 s.voids = atomic_load(&c->page->void_count);
+                s.gate_deadline_ns = c->gate.deadline_duration_ns;
                 s.reattached = atomic_load_explicit(&c->link.reattached, memory_order_relaxed);
         }
         if (r == 0)

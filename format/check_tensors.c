@@ -244,8 +244,7 @@ static int check_names(const struct check *c) {
 
 /* ---- overlaps ---- */
 
-#define OFFSET_BITS 48
-static_assert(DATA_BYTES_MAX >> OFFSET_BITS == 0 && RANK_COUNT_MAX >> (64 - OFFSET_BITS) <= 1,
+static_assert(DATA_BYTES_MAX <= UINT64_C(1) << 46 && RANK_COUNT_MAX <= 1 << 16,
               "a rank and an offset fit one key");
 
 static size_t owner_of(const struct check *c, const Extent *e) {
@@ -267,8 +266,7 @@ static int check_overlaps(const struct check *c, size_t count) {
         for (size_t i = 0; i < c->content->tensor_count; i++)
                 for (size_t k = 0; k < c->content->tensors[i]->n_extents; k++) {
                         const Extent *e = c->content->tensors[i]->extents[k];
-                        items[n++] = (struct sort_item){
-                                (uint64_t) e->rank << OFFSET_BITS | e->offset, e};
+                        items[n++] = (struct sort_item){(uint64_t) e->rank << 46 | e->offset, e};
                 }
         sort_items(items, items + count, count);
         for (n = 1; n < count; n++) {

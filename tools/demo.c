@@ -31,7 +31,7 @@ enum { BAR_CELLS = 24, COMMAND_WORDS_MAX = 64 };
 struct demo {
         const struct command *command;
         const char *data;
-        uint64_t steps;
+        uint64_t steps, ranks;
         bool terminal;
         char folder[PATH_MAX / 4];
         char cairn[PATH_MAX], trainer[PATH_MAX];
@@ -72,16 +72,47 @@ static int fail(const struct demo *d, const char *stage, const char *what, const
 
 static void child_exec(const struct demo *d, const char *run, const char *mode,
                        const char *log_path, int output_fd) {
-        char store[PATH_MAX], steps[32];
+        char store[PATH_MAX], steps[32], ranks[32], batch[32];
         (void) snprintf(store, sizeof store, "%s/store", d->folder);
         (void) snprintf(steps, sizeof steps, "%" PRIu64, d->steps);
-        const char *words[COMMAND_WORDS_MAX] = {
-                d->cairn,       "run", "--run",     run,       "--store",      store,
-                "--mode",       mode,  "--every",   "20steps", "--",           d->trainer,
-                "--steps",      steps, "--log",     log_path,  "--batch",      "4",
-                "--accumulate", "2",   "--dropout", "0.1",     "--ema",        "0.99",
-                "--warmup",     "20",  "--decay",   "cosine",  "--loss-scale", "dynamic",
-                "--eval-every", "60"};
+        (void) snprintf(ranks, sizeof ranks, "%" PRIu64, d->ranks);
+        (void) snprintf(batch, sizeof batch, "%" PRIu64, d->ranks > 1 ? 8 / d->ranks : 4);
+        const char *words[COMMAND_WORDS_MAX] = {d->cairn,
+                                                "run",
+                                                "--run",
+                                                run,
+                                                "--store",
+                                                store,
+                                                "--mode",
+                                                mode,
+                                                "--every",
+                                                "20steps",
+                                                "--nproc-per-node",
+                                                ranks,
+                                                "--",
+                                                d->trainer,
+                                                "--steps",
+                                                steps,
+                                                "--log",
+                                                log_path,
+                                                "--batch",
+                                                batch,
+                                                "--global-batch",
+                                                "8",
+                                                "--dropout",
+                                                "0.1",
+                                                "--ema",
+                                                "0.99",
+                                                "--warmup",
+                                                "20",
+                                                "--decay",
+                                                "cosine",
+                                                "--loss-scale",
+                                                "dynamic",
+                                                "--eval-every",
+                                                "60",
+                                                d->ranks > 1 ? "--zero" : NULL,
+                                                "1"};
         size_t count = 0;
         while (words[count])
                 count++;
@@ -188,19 +219,51 @@ static int run_and_kill(struct demo *d, const char *title, const char *log_path)
         return 0;
 }
 
+/* One rank of the group is gone; `cairn run` is to start all of them again by itself. */
+static int run_and_kill_rank(struct demo *d, const char *title, const char *log_path) {
+        char output[PATH_MAX];
+        (void) snprintf(output, sizeof output, "%s/interrupted.output", d->folder);
+        pid_t pid = start(d, "interrupted", "fresh", log_path, output);
+        if (pid < 0)
+                return fail(d, title, strerror(errno), output);
+        int wait_status = 0;
+        int r = follow(d, pid, title, log_path, random_step(d), &wait_status);
+        pid_t rank = r == 1 ? process_tree_find(pid, "RANK=1") : 0;
+        if (rank > 0) {
+                (void) kill(rank, SIGKILL);
+                struct train_log_tail tail = {.step = -1};
+                train_log_last(log_path, &tail);
+                d->killed_at = tail.step;
+                printf("                 SIGKILL to rank 1 of %" PRIu64 " at step %" PRId64 "\n",
+                       d->ranks, d->killed_at);
+                r = follow(d, pid, "  regrouped", log_path, 0, &wait_status);
+        }
+        if (rank == 0 || r != 0) {
+                process_tree_kill(pid);
+                (void) waitpid(pid, &wait_status, 0);
+                return fail(d, title,
+                            rank == 0 ? "rank 1 was not found in it"
+                                      : "it did not end within five minutes",
+                            output);
+        }
+        if (!WIFEXITED(wait_status) || WEXITSTATUS(wait_status) != 0)
+                return fail(d, title, "it failed", output);
+        return 0;
+}
+
 static int compare(struct demo *d, const char *reference_path, const char *resumed_path) {
         struct train_log_comparison c;
         struct cairn_error e = CAIRN_ERROR_INIT;
         if (train_log_compare(reference_path, resumed_path, &c, &e) < 0) {
-                printf("  4 comparison   ✗\n");
+                printf("    comparison   ✗\n");
                 (void) fflush(stdout);
                 (void) command_fail(d->command, &e);
                 fprintf(stderr, "everything is kept in %s\n", d->folder);
                 return status_exit_code(CAIRN_ERR_MISMATCH);
         }
-        printf("  4 comparison   %zu of %zu lines equal bit for bit: every loss, rate and sample "
+        printf("  %d comparison   %zu of %zu lines equal bit for bit: every loss, rate and sample "
                "count\n",
-               c.equal, c.lines);
+               d->ranks > 1 ? 3 : 4, c.equal, c.lines);
         return 0;
 }
 
@@ -211,7 +274,8 @@ static int remove_entry(const char *path, const struct stat *st, int type, struc
 /* The step that the resumed run says it continued from: its restore line is in the output. */
 static void show_restore_line(const struct demo *d) {
         char path[PATH_MAX], line[1024];
-        (void) snprintf(path, sizeof path, "%s/interrupted-resume.output", d->folder);
+        (void) snprintf(path, sizeof path, "%s/interrupted%s.output", d->folder,
+                        d->ranks > 1 ? "" : "-resume");
         _cleanup_fclose_ FILE *f = fopen(path, "re");
         while (f && fgets(line, sizeof line, f))
                 if (strncmp(line, "start resume", 12) == 0)
@@ -223,9 +287,11 @@ static int stages(struct demo *d) {
         (void) snprintf(reference, sizeof reference, "%s/reference.jsonl", d->folder);
         (void) snprintf(interrupted, sizeof interrupted, "%s/interrupted.jsonl", d->folder);
         int r = run_to_end(d, "1 reference", "reference", "fresh", reference);
-        if (r == 0)
+        if (r == 0 && d->ranks > 1)
+                r = run_and_kill_rank(d, "2 interrupted", interrupted);
+        else if (r == 0)
                 r = run_and_kill(d, "2 interrupted", interrupted);
-        if (r == 0)
+        if (r == 0 && d->ranks == 1)
                 r = run_to_end(d, "3 resumed", "interrupted", "resume", interrupted);
         if (r != 0)
                 return r;
@@ -234,7 +300,8 @@ static int stages(struct demo *d) {
 }
 
 int command_demo(const struct command *self, int argc, char **argv) {
-        struct demo d = {.command = self, .steps = 240, .terminal = isatty(STDOUT_FILENO)};
+        struct demo d = {
+                .command = self, .steps = 240, .ranks = 1, .terminal = isatty(STDOUT_FILENO)};
         bool keep = false;
         size_t count;
         const struct option_row rows[] = {
@@ -242,6 +309,9 @@ int command_demo(const struct command *self, int argc, char **argv) {
                  "text to train on (default: this system's licence texts)", NULL},
                 {"--steps", "N", OPTION_COUNT, &d.steps,
                  "optimizer steps (default 240, at least 50)", NULL},
+                {"--ranks", "N", OPTION_COUNT, &d.ranks,
+                 "1, 2, 4 or 8: with several one of them is killed, and the group comes back",
+                 NULL},
                 {"--keep", NULL, OPTION_FLAG, &keep, "keep logs and checkpoints", NULL},
         };
         struct cairn_error e = CAIRN_ERROR_INIT;
@@ -250,6 +320,8 @@ int command_demo(const struct command *self, int argc, char **argv) {
                 return r < 0 ? status_exit_code(CAIRN_ERR_API) : 0;
         if (d.steps < 50 || d.steps > 1000000)
                 return command_fail_text(self, CAIRN_ERR_API, "--steps takes 50 to 1000000");
+        if (d.ranks != 1 && d.ranks != 2 && d.ranks != 4 && d.ranks != 8)
+                return command_fail_text(self, CAIRN_ERR_API, "--ranks takes 1, 2, 4 or 8");
         if (d.data && access(d.data, R_OK) < 0) {
                 (void) error_set_errno(&e, errno, "read --data", d.data);
                 return command_fail(self, &e);
@@ -264,8 +336,8 @@ int command_demo(const struct command *self, int argc, char **argv) {
                 (void) error_set_errno(&e, errno, "make a folder for the demo", d.folder);
                 return command_fail(self, &e);
         }
-        printf("\nCairn trains a small GPT on %s, kills it without warning and resumes it.\n\n",
-               d.data ? d.data : "the licence texts of this system");
+        printf("\nCairn trains a small GPT on %s, kills %s without warning and resumes it.\n\n",
+               d.data ? d.data : "the licence texts of this system", d.ranks > 1 ? "a rank" : "it");
         uint64_t start_ns = clock_now(&clock_system);
         r = stages(&d);
         if (r != 0)

@@ -100,3 +100,26 @@ size_t process_tree_kill_descendants(pid_t root) {
                 (void) kill(tree[i], SIGKILL);
         return count > 0 ? count - 1 : 0;
 }
+
+static bool was_started_with(pid_t pid, const char *variable) {
+        char path[64], *line = NULL;
+        size_t capacity = 0;
+        bool found = false;
+        (void) snprintf(path, sizeof path, "/proc/%d/environ", (int) pid);
+        FILE *f = fopen(path, "re");
+        while (f && !found && getdelim(&line, &capacity, '\0', f) > 0)
+                found = strcmp(line, variable) == 0;
+        if (f)
+                (void) fclose(f);
+        free(line);
+        return found;
+}
+
+pid_t process_tree_find(pid_t root, const char *variable) {
+        pid_t tree[TREE_MAX];
+        size_t count = collect(root, tree, TREE_MAX);
+        for (size_t i = 1; i < count; i++)
+                if (was_started_with(tree[i], variable))
+                        return tree[i];
+        return 0;
+}

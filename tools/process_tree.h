@@ -15,5 +15,7 @@ size_t process_tree_kill(pid_t root);
 /* SIGKILL to every descendant but not to `root` itself (what a dead child of a subreaper left
  * behind). */
 size_t process_tree_kill_descendants(pid_t root);
+/* The first descendant that was started with this variable ("RANK=1"); 0: there is none. */
+pid_t process_tree_find(pid_t root, const char *variable);
 
 #endif

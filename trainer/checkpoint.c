@@ -33,6 +33,9 @@ int checkpoint_override(struct checkpoint *cp, struct settings *s, struct cairn_
         struct settings before = *s;
 
         TRY(settings_each(&before, override_one, &(struct override){cp, s, reterr}));
+        if (cp->session.start == CAIRN_START_RESUME)
+                TRY(settings_keep_global_batch(
+                        s, cairn_stored_description(cp->cairn, "config.global-batch"), reterr));
         return settings_check(s, reterr);
 }
 
@@ -42,7 +45,8 @@ static int describe_one(const char *key, const char *value, void *argument) {
 
 /* What must be equal on resume (config, data), and what the bits of a result depend on (numerics).
  */
-static int describe(struct cairn *c, const struct settings *s, const struct corpus *corpus) {
+static int describe(struct cairn *c, const struct settings *s, const struct corpus *corpus,
+                    const char *collectives) {
         char text[64];
 
         TRY(settings_each(s, describe_one, c));
@@ -55,6 +59,7 @@ static int describe(struct cairn *c, const struct settings *s, const struct corp
         TRY(cairn_describe(c, "model.architecture", "gpt2"));
         TRY(cairn_describe(c, "optimizer.name", "adamw"));
         TRY(cairn_describe(c, "numerics.backend", "cpu"));
+        TRY(cairn_describe(c, "numerics.collectives", collectives));
         TRY(cairn_describe(c, "numerics.blas", matmul_library()));
         TRY(cairn_describe(c, "numerics.core", matmul_core()));
         TRY(cairn_describe(c, "numerics.libc", gnu_get_libc_version()));
@@ -62,8 +67,8 @@ static int describe(struct cairn *c, const struct settings *s, const struct corp
 }
 
 int checkpoint_restore(struct checkpoint *cp, const struct settings *s, const struct corpus *corpus,
-                       struct state *st) {
-        TRY(describe(cp->cairn, s, corpus));
+                       struct state *st, const char *collectives) {
+        TRY(describe(cp->cairn, s, corpus, collectives));
         TRY(state_declare(st, cp->cairn));
         TRY(cairn_seal(cp->cairn));
         TRY(cairn_restore(cp->cairn, &cp->report));

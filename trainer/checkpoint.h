@@ -5,7 +5,7 @@
  *
  *     checkpoint_open(&cp, &settings);            // what did the operator decide?
  *     checkpoint_override(&cp, &settings, &error);
- *     checkpoint_restore(&cp, &settings, &corpus, &state);
+ *     checkpoint_restore(&cp, &settings, &corpus, &state, "gloo");
  *     loop: checkpoint_update_begin, all stores of the update, checkpoint_update_end
  *     checkpoint_last(&cp, step, timeout, wait, argument);  // one more snapshot, committed
  *     checkpoint_finish(&cp, "completed");
@@ -30,8 +30,9 @@ struct checkpoint {
 
 int checkpoint_open(struct checkpoint *cp, const struct settings *s);
 int checkpoint_override(struct checkpoint *cp, struct settings *s, struct cairn_error *reterr);
+/* collectives: what sums over ranks are made by. */
 int checkpoint_restore(struct checkpoint *cp, const struct settings *s, const struct corpus *corpus,
-                       struct state *st);
+                       struct state *st, const char *collectives);
 void checkpoint_update_begin(struct checkpoint *cp);
 void checkpoint_update_end(struct checkpoint *cp, int64_t step);
 int64_t checkpoint_saved_step(const struct checkpoint *cp); /* -1: none yet */

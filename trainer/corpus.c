@@ -217,13 +217,16 @@ static void copy_window(const struct corpus *c, uint32_t *inputs, uint32_t *targ
         memcpy(targets, c->tokens + begin + 1, time * sizeof(*targets));
 }
 
+uint64_t corpus_sample(const struct corpus *c, uint64_t position) {
+        return shuffle_sample(c->seed, corpus_epoch(c, position), position % c->train_samples,
+                              c->train_samples);
+}
+
 void corpus_batch(const struct corpus *c, uint32_t *inputs, uint32_t *targets, uint64_t position,
                   uint64_t batch, uint64_t time) {
         for (uint64_t b = 0; b < batch; b++) {
-                uint64_t at = position + b;
-                uint64_t sample = shuffle_sample(c->seed, corpus_epoch(c, at),
-                                                 at % c->train_samples, c->train_samples);
-                copy_window(c, inputs + b * time, targets + b * time, sample * c->stride, time);
+                uint64_t begin = corpus_sample(c, position + b) * c->stride;
+                copy_window(c, inputs + b * time, targets + b * time, begin, time);
         }
 }
 

@@ -33,6 +33,8 @@ struct corpus {
 int corpus_load(struct corpus *c, const struct settings *s, struct cairn_error *reterr);
 void corpus_done(struct corpus *c);
 
+/* The number of the sample at a global position. */
+uint64_t corpus_sample(const struct corpus *c, uint64_t position);
 /* inputs and targets: batch x time. Sample b is at global position position + b. */
 void corpus_batch(const struct corpus *c, uint32_t *inputs, uint32_t *targets, uint64_t position,
                   uint64_t batch, uint64_t time);

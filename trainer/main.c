@@ -6,11 +6,14 @@
 #include "trainer/stop.h"
 #include "trainer/train.h"
 
-static int fail(const struct cairn_error *e, int code) {
-        char text[1200];
+static int fail(const struct cairn_error *e, const struct train *t, int code) {
+        char text[1200], rank[32] = "";
 
+        if (t && t->group.world > 1)
+                (void) snprintf(rank, sizeof(rank), "rank %u: ", (unsigned) t->group.rank);
         if (e->status < 0)
-                (void) fprintf(stderr, "cairn-train: %s\n", error_format(e, text, sizeof(text)));
+                (void) fprintf(stderr, "cairn-train: %s%s\n", rank,
+                               error_format(e, text, sizeof(text)));
         return code;
 }
 
@@ -22,16 +25,15 @@ int main(int argc, char **argv) {
 
         io_open_standard();
         if (settings_parse(&settings, argc, argv, &error) < 0)
-                return fail(&error, 64);
+                return fail(&error, NULL, 64);
         if (settings.help) {
                 settings_help(stdout);
                 return 0;
         }
         stop_init();
-        if (train_init(&train, &settings, &code, &error) < 0)
-                code = fail(&error, code);
-        else
-                code = train_run(&train);
+        if (train_init(&train, &settings, &code, &error) >= 0)
+                code = train_run(&train, &error);
+        code = fail(&error, &train, code);
         train_done(&train);
         return code;
 }

@@ -16,7 +16,7 @@ void progress_init(struct progress *p, int64_t steps, int64_t step_done, bool is
 }
 
 bool progress_is_due(const struct progress *p, int64_t step, uint64_t now_ns) {
-        if (p->is_quiet)
+        if (p->is_quiet || p->is_silent)
                 return false;
         return p->is_terminal ? now_ns >= p->next_ns
                               : step % p->plain_every == 0 || step == p->first_step;
@@ -40,6 +40,8 @@ void progress_step(struct progress *p, int64_t step, float loss, double rate, in
 void progress_say(struct progress *p, const char *format, ...) {
         va_list arguments;
 
+        if (p->is_silent)
+                return;
         if (p->is_terminal && p->next_ns > 0)
                 (void) printf("\r\033[K");
         va_start(arguments, format);
@@ -50,7 +52,7 @@ void progress_say(struct progress *p, const char *format, ...) {
 }
 
 void progress_wait(struct progress *p, const char *what, double seconds) {
-        if (!p->is_terminal || p->is_quiet)
+        if (!p->is_terminal || p->is_quiet || p->is_silent)
                 return;
         (void) printf("\r%s … %.0f s\033[K", what, seconds);
         (void) fflush(stdout);

@@ -11,6 +11,7 @@
 
 struct progress {
         bool is_terminal, is_quiet; /* quiet: sentences only */
+        bool is_silent;             /* nothing at all: another rank speaks for the group */
         int64_t steps, first_step;  /* of the run; first of this process */
         uint64_t begin_ns, next_ns;
         int64_t plain_every;

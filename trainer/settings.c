@@ -27,8 +27,10 @@ static const struct option options[] = {
          "samples in a micro-batch"},
         {"accumulate", INTEGER, SETTINGS_NUMERICS, AT(accumulate), 0, 65536, "0", NULL,
          "micro-batches a step (0: 1, or what --global-batch asks for)"},
+        {"zero", INTEGER, SETTINGS_FREE, AT(zero), 0, 1, "0", NULL,
+         "1: ranks share the optimizer's state (ZeRO-1)"},
         {"global-batch", INTEGER, SETTINGS_CONFIG, AT(global_batch), 0, 1 << 24, "0", NULL,
-         "samples a step (0: batch x accumulate)"},
+         "samples a step (0: batch x accumulate x ranks, on resume what it was)"},
         {"context", INTEGER, SETTINGS_NUMERICS, AT(context), 1, 65536, "64", NULL,
          "tokens of a training sample"},
         {"positions", INTEGER, SETTINGS_CONFIG, AT(positions), 0, 65536, "0", NULL,
@@ -82,6 +84,12 @@ static const struct option options[] = {
         {"log", TEXT, SETTINGS_FREE, AT(log), 0, 0, NULL, NULL,
          "JSON lines (default: log.jsonl in the run's folder)"},
         {"run", TEXT, SETTINGS_LOCAL, AT(run), 0, 0, NULL, NULL, "name (default $CAIRN_RUN)"},
+        {"interface", TEXT, SETTINGS_LOCAL, AT(interface), 0, 0, NULL, NULL,
+         "network interface or address of this host, for ranks on several"},
+        {"bootstrap-timeout", REAL, SETTINGS_LOCAL, AT(bootstrap_timeout), 1, 1e6, "60", NULL,
+         "seconds for all ranks to meet"},
+        {"collective-timeout", REAL, SETTINGS_LOCAL, AT(collective_timeout), 1, 1e6, "60", NULL,
+         "seconds that one exchange between ranks may take"},
         {"threads", INTEGER, SETTINGS_NUMERICS, AT(threads), 1, 1024, "1", NULL, "of BLAS"},
         {"save-timeout", REAL, SETTINGS_LOCAL, AT(save_timeout), 0, 1e6, "300", NULL,
          "seconds that the last snapshot may take"},
@@ -103,6 +111,12 @@ static const struct option options[] = {
          "rehearsal: the gradient of this step is infinite"},
         {"nan-step", INTEGER, SETTINGS_LOCAL, AT(nan_step), 0, BIG, "0", NULL,
          "rehearsal: gradients are NaN from this step on"},
+        {"oom-step", INTEGER, SETTINGS_LOCAL, AT(oom_step), 0, BIG, "0", NULL,
+         "rehearsal: memory is short for --batch in this step"},
+        {"rehearse-on", INTEGER, SETTINGS_LOCAL, AT(rehearse_on), -1, 65535, "-1", NULL,
+         "the rank that all this happens to (-1: each)"},
+        {"sample-log", TEXT, SETTINGS_LOCAL, AT(sample_log), 0, 0, NULL, NULL,
+         "rehearsal: position and number of each sample, in FILE.RANK"},
         {"batchnorm-demo", SWITCH, SETTINGS_CONFIG, AT(batchnorm_demo), 0, 0, NULL, NULL,
          "rehearsal: running statistics that the forward pass changes"},
         {"batchnorm-wrong", SWITCH, SETTINGS_LOCAL, AT(batchnorm_wrong), 0, 0, NULL, NULL,
@@ -265,6 +279,38 @@ static int refuse_named(const char *name, const char *reason, struct cairn_error
         return refuse(find(name, strlen(name)), reason, reterr);
 }
 
+/* Before the number of ranks is known only what no number could make right is refused. */
+static int check_batches(struct settings *s, struct cairn_error *reterr) {
+        int64_t ranks = s->world > 0 ? s->world : 1;
+        char reason[256];
+
+        if (s->global_batch == 0) {
+                if (s->accumulate == 0)
+                        s->accumulate = 1;
+                s->global_batch = s->batch * s->accumulate * ranks;
+        } else if (s->accumulate == 0) {
+                s->accumulate = s->global_batch / (s->batch * ranks);
+        }
+        bool fits = s->accumulate * s->batch * ranks == s->global_batch;
+        if (fits || (s->world == 0 && s->global_batch % s->batch == 0))
+                return 0;
+        (void) snprintf(reason, sizeof(reason),
+                        "%lld samples cannot be made of micro-batches of %lld on %lld rank%s; give "
+                        "a --batch that divides it, and leave --accumulate out",
+                        (long long) s->global_batch, (long long) s->batch, (long long) ranks,
+                        ranks == 1 ? "" : "s");
+        return refuse_named("global-batch", reason, reterr);
+}
+
+int settings_keep_global_batch(struct settings *s, const char *stored, struct cairn_error *reterr) {
+        if (!stored || s->global_batch > 0)
+                return 0;
+        TRY(settings_set(s, "global-batch", stored, reterr));
+        if (s->accumulate * s->batch * s->world != s->global_batch)
+                s->accumulate = 0;
+        return 0;
+}
+
 int settings_check(struct settings *s, struct cairn_error *reterr) {
         char reason[256];
 
@@ -280,25 +326,25 @@ int settings_check(struct settings *s, struct cairn_error *reterr) {
         if (s->width % s->heads)
                 return refuse_named("width", "is not a multiple of --heads; change one of them",
                                     reterr);
-        if (s->global_batch == 0) {
-                if (s->accumulate == 0)
-                        s->accumulate = 1;
-                s->global_batch = s->batch * s->accumulate;
-        } else if (s->accumulate == 0) {
-                s->accumulate = s->global_batch / s->batch;
-        }
-        if (s->accumulate * s->batch != s->global_batch) {
-                (void) snprintf(reason, sizeof(reason),
-                                "%lld samples cannot be made of micro-batches of %lld; give a "
-                                "--batch that divides it, and leave --accumulate out",
-                                (long long) s->global_batch, (long long) s->batch);
-                return refuse_named("global-batch", reason, reterr);
-        }
+        TRY(check_batches(s, reterr));
         if (s->min_lr > s->lr)
                 return refuse_named("min-lr", "is above --lr; lower it or raise --lr", reterr);
         if (s->batchnorm_wrong)
                 s->batchnorm_demo = true;
+        if (s->batchnorm_demo && s->world > 1)
+                return refuse_named("batchnorm-demo",
+                                    "is for one rank: each one's statistics would differ; leave "
+                                    "it out, or give cairn run --nproc-per-node 1",
+                                    reterr);
         return 0;
+}
+
+void settings_rehearse_on(struct settings *s, uint32_t rank) {
+        if (s->rehearse_on < 0 || s->rehearse_on == (int64_t) rank)
+                return;
+        s->stall_step = s->stall_ms = s->eval_stall_ms = s->step_ms = 0;
+        s->update_stall_step = s->update_stall_ms = 0;
+        s->overflow_step = s->nan_step = s->oom_step = 0;
 }
 
 void settings_done(struct settings *s) {

@@ -7,6 +7,7 @@
  *     struct settings s;
  *     if (settings_parse(&s, argc, argv, &error) < 0) ... exit 64
  *     settings_set(&s, "steps", "600", &error);  // what the operator overrides
+ *     s.world = 2;
  *     settings_check(&s, &error);                // fills what follows from other options
  *     settings_each(&s, visit, argument);       // for the checkpoint's description
  *     settings_done(&s);
@@ -41,6 +42,8 @@ struct settings {
         /* schedule, in steps of the global batch */
         int64_t steps, warmup, decay;
         int64_t batch, accumulate, global_batch;
+        int64_t world; /* ranks; not an option: 0 until it is known */
+        int64_t zero;
         double lr, min_lr;
         /* optimizer */
         double weight_decay, beta1, beta2, epsilon, clip, dropout, ema;
@@ -50,13 +53,15 @@ struct settings {
         int64_t eval_every, eval_batches, patience, stop_at;
         double max_seconds;
         /* surroundings */
-        const char *log, *run;
+        const char *log, *run, *interface;
         int64_t threads;
-        double save_timeout;
+        double save_timeout, bootstrap_timeout, collective_timeout;
         bool without_checkpoints, quiet;
         /* rehearsals: what goes wrong in real training, on purpose and at a known step */
         int64_t stall_step, stall_ms, eval_stall_ms, step_ms, update_stall_step, update_stall_ms;
-        int64_t overflow_step, nan_step;
+        int64_t overflow_step, nan_step, oom_step;
+        int64_t rehearse_on; /* -1: on each rank */
+        const char *sample_log;
         bool batchnorm_demo, batchnorm_wrong;
         bool help; /* --help was given: print settings_help and exit 0 */
 };
@@ -74,6 +79,11 @@ int settings_parse(struct settings *s, int argc, char **argv, struct cairn_error
  */
 int settings_set(struct settings *s, const char *name, const char *value,
                  struct cairn_error *reterr);
+/* On resume: the run's global batch, where the command line gives none; accumulation follows from
+ * it and the number of ranks. stored NULL: not known. */
+int settings_keep_global_batch(struct settings *s, const char *stored, struct cairn_error *reterr);
+/* Rehearsals that are another rank's are none here. */
+void settings_rehearse_on(struct settings *s, uint32_t rank);
 /* Fills what follows from other options and checks what belongs together. */
 int settings_check(struct settings *s, struct cairn_error *reterr);
 void settings_done(struct settings *s);

@@ -19,15 +19,15 @@ static int allocate(struct cairn *c, size_t count, size_t element_bytes, void *r
 
 static int allocate_blocks(struct state *st, struct cairn *c, bool has_running,
                            struct cairn_error *reterr) {
-        size_t count = st->model->block_count;
+        size_t part = st->shard.count;
 
-        TRY(allocate(c, count, st->is_bf16 ? 2 : 4, &st->parameters, reterr));
+        TRY(allocate(c, st->shard.whole, st->is_bf16 ? 2 : 4, &st->parameters, reterr));
         if (st->is_bf16)
-                TRY(allocate(c, count, 4, &st->masters, reterr));
-        TRY(allocate(c, count, 4, &st->moment1, reterr));
-        TRY(allocate(c, count, 4, &st->moment2, reterr));
+                TRY(allocate(c, part, 4, &st->masters, reterr));
+        TRY(allocate(c, part, 4, &st->moment1, reterr));
+        TRY(allocate(c, part, 4, &st->moment2, reterr));
         if (st->has_ema)
-                TRY(allocate(c, count, 4, &st->ema, reterr));
+                TRY(allocate(c, part, 4, &st->ema, reterr));
         TRY(allocate(c, st->model->tensor_count, 4, &st->steps, reterr));
         if (has_running)
                 TRY(allocate(c, st->model->width, 4, &st->running, reterr));
@@ -35,13 +35,16 @@ static int allocate_blocks(struct state *st, struct cairn *c, bool has_running,
 }
 
 int state_init(struct state *st, struct cairn *c, const struct model *m, const struct settings *s,
-               struct cairn_error *reterr) {
+               uint32_t rank, struct cairn_error *reterr) {
         int r;
 
         *st = (struct state){
                 .model = m,
                 .is_bf16 = s->dtype == DTYPE_BF16,
                 .has_ema = s->ema > 0,
+                .is_sharded = s->zero > 0,
+                .shard = s->zero > 0 ? shard_of(m->block_count, rank, (uint32_t) s->world)
+                                     : shard_of(m->block_count, 0, 1),
                 .running_is_wrong = s->batchnorm_wrong,
                 .loss_scale = s->loss_scale < 0    ? LOSS_SCALE_FIRST
                               : s->loss_scale == 0 ? 1.0
@@ -54,7 +57,7 @@ int state_init(struct state *st, struct cairn *c, const struct model *m, const s
         TRY_GOTO(allocate_blocks(st, c, s->batchnorm_demo, reterr), fail);
         st->truths = calloc(m->tensor_count, sizeof(*st->truths));
         st->compute_is_own = st->is_bf16;
-        st->compute = st->is_bf16 ? aligned_alloc(256, m->block_count * sizeof(float))
+        st->compute = st->is_bf16 ? aligned_alloc(256, st->shard.whole * sizeof(float))
                                   : (float *) st->parameters;
         if (!st->truths || !st->compute) {
                 r = error_set(reterr, CAIRN_ERR_NOMEM, "allocate state", "weights",
@@ -62,9 +65,11 @@ int state_init(struct state *st, struct cairn *c, const struct model *m, const s
                               m->block_count * sizeof(float) >> 20);
                 goto fail;
         }
-        model_initialise(m, state_weights(st), (uint64_t) s->seed);
+        memset(st->compute, 0,
+               st->shard.whole * sizeof(float)); /* what lies between tensors, too */
+        model_initialise(m, st->compute, (uint64_t) s->seed);
         if (st->is_bf16)
-                cast_f32_to_bf16(st->parameters, st->masters, m->block_count);
+                cast_f32_to_bf16(st->parameters, st->compute, m->block_count);
         state_begin_update(st);
         state_restored(st);
         return 0;
@@ -85,31 +90,47 @@ void state_done(struct state *st) {
 
 void state_restored(struct state *st) {
         if (st->is_bf16)
-                cast_bf16_to_f32(st->compute, st->parameters, st->model->block_count);
+                cast_bf16_to_f32(st->compute, st->parameters, st->shard.whole);
 }
 
 void state_begin_update(struct state *st) {
         if (st->truths[0] > 0)
                 return;
         if (st->is_bf16)
-                cast_bf16_to_f32(st->masters, st->parameters, st->model->block_count);
+                cast_bf16_to_f32(st->masters, (uint16_t *) st->parameters + st->shard.first,
+                                 st->shard.count);
         if (st->has_ema)
-                memcpy(st->ema, state_weights(st), st->model->block_count * sizeof(float));
+                memcpy(st->ema, state_weights(st), st->shard.count * sizeof(float));
 }
 
 static int declare(struct cairn *c, const struct model_tensor *t, const char *suffix,
-                   enum cairn_role role, enum cairn_dtype dtype, void *block) {
+                   enum cairn_role role, struct cairn_tensor tensor) {
         char name[80];
-        char *data = (char *) block + t->offset * cairn_dtype_bytes(dtype);
+
+        (void) snprintf(name, sizeof(name), "%s%s", t->name, suffix);
+        tensor.size = sizeof(tensor);
+        tensor.name = name;
+        tensor.role = role;
+        tensor.rank = t->rank;
+        tensor.shape[0] = t->shape[0];
+        tensor.shape[1] = t->shape[1];
+        return cairn_register(c, &tensor);
+}
+
+/* A tensor of the optimizer's state: the same on all ranks, or a part on each. */
+static int declare_part(const struct state *st, struct cairn *c, const struct model_tensor *t,
+                        const char *suffix, enum cairn_role role, float *block) {
+        struct shard_part p = shard_part(&st->shard, t->offset, t->count);
 
         if (!block)
                 return 0;
-        (void) snprintf(name, sizeof(name), "%s%s", t->name, suffix);
-        return cairn_register(c,
-                              &(struct cairn_tensor){CAIRN_TENSOR_INIT, .name = name, .role = role,
-                                                     .dtype = dtype, .rank = t->rank,
-                                                     .shape = {t->shape[0], t->shape[1]},
-                                                     .data = data, .replicated = true});
+        return declare(c, t, suffix, role,
+                       (struct cairn_tensor){.dtype = CAIRN_F32,
+                                             .data = p.count ? block + p.in_shard : NULL,
+                                             .replicated = !st->is_sharded,
+                                             .sharded = st->is_sharded,
+                                             .flat_start = p.in_tensor,
+                                             .flat_count = p.count});
 }
 
 static int declare_values(struct state *st, struct cairn *c) {
@@ -136,11 +157,14 @@ int state_declare(struct state *st, struct cairn *c) {
 
         for (size_t i = 0; i < m->tensor_count; i++) {
                 const struct model_tensor *t = &m->tensor[i];
-                TRY(declare(c, t, "", CAIRN_PARAMETER, dtype, st->parameters));
-                TRY(declare(c, t, ".master", CAIRN_MASTER, CAIRN_F32, st->masters));
-                TRY(declare(c, t, ".moment1", CAIRN_MOMENT1, CAIRN_F32, st->moment1));
-                TRY(declare(c, t, ".moment2", CAIRN_MOMENT2, CAIRN_F32, st->moment2));
-                TRY(declare(c, t, ".ema", CAIRN_EMA, CAIRN_F32, st->ema));
+                void *data = (char *) st->parameters + t->offset * cairn_dtype_bytes(dtype);
+                TRY(declare(
+                        c, t, "", CAIRN_PARAMETER,
+                        (struct cairn_tensor){.dtype = dtype, .data = data, .replicated = true}));
+                TRY(declare_part(st, c, t, ".master", CAIRN_MASTER, st->masters));
+                TRY(declare_part(st, c, t, ".moment1", CAIRN_MOMENT1, st->moment1));
+                TRY(declare_part(st, c, t, ".moment2", CAIRN_MOMENT2, st->moment2));
+                TRY(declare_part(st, c, t, ".ema", CAIRN_EMA, st->ema));
                 (void) snprintf(name, sizeof(name), "%s.step", t->name);
                 TRY(cairn_register_step(c, name, &st->steps[i], &st->truths[i]));
         }

@@ -3,7 +3,7 @@
  * state.h - everything that a step reads and that the configuration does not say: the state of a
  * run. It is declared to libcairn in one place, so what is not here is not restored.
  *
- *     state_init(&st, cairn, &model, &settings, &error);   // memory, first values
+ *     state_init(&st, cairn, &model, &settings, rank, &error);   // memory, first values
  *     state_declare(&st, cairn);                           // names every tensor and value
  *     ... cairn_seal, cairn_restore ...
  *     state_restored(&st);                                 // what is derived from the state
@@ -20,12 +20,14 @@
 #include "client/cairn.h"
 #include "trainer/model.h"
 #include "trainer/settings.h"
+#include "trainer/shard.h"
 
 struct state {
         const struct model *model;
-        bool is_bf16, has_ema, running_is_wrong;
+        bool is_bf16, has_ema, is_sharded, running_is_wrong;
+        struct shard shard; /* with --zero 1 this rank's part, else all */
 
-        /* blocks in the model's layout */
+        /* A block in the model's layout, of shard.whole elements; then the shard's of others. */
         void *parameters; /* float, or uint16_t for bf16 */
         float *masters;   /* bf16 only */
         float *moment1, *moment2;
@@ -51,8 +53,9 @@ struct state {
         bool compute_is_own;
 };
 
+/* rank: of s->world. */
 int state_init(struct state *st, struct cairn *c, const struct model *m, const struct settings *s,
-               struct cairn_error *reterr);
+               uint32_t rank, struct cairn_error *reterr);
 void state_done(struct state *st);
 /* A negative status leaves its sentence in cairn_error_text. */
 int state_declare(struct state *st, struct cairn *c);
@@ -60,9 +63,9 @@ void state_restored(struct state *st);
 /* Inside an update: while no update was applied, masters and average are the parameters by
  * definition, whether these come from the seed or from another run's checkpoint. */
 void state_begin_update(struct state *st);
-/* The fp32 weights that the optimizer updates. */
+/* The fp32 weights that the optimizer updates: the shard's. */
 static inline float *state_weights(const struct state *st) {
-        return st->is_bf16 ? st->masters : (float *) st->parameters;
+        return st->is_bf16 ? st->masters : (float *) st->parameters + st->shard.first;
 }
 
 #endif

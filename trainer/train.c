@@ -1,42 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "trainer/train.h"
-#include "base/cleanup.h"
 #include "base/clock.h"
+#include "trainer/agreement.h"
+#include "trainer/ending.h"
+#include "trainer/gradient.h"
 #include "trainer/matmul.h"
-#include "trainer/stop.h"
 #include <inttypes.h>
-#include <math.h>
-#include <signal.h>
 
-enum { EXIT_NONFINITE = 1, EXIT_PREEMPTED = 75 };
+enum { STALL_TURN_MS = 200 };
 
-static double seconds_now(const struct train *t) {
+double train_seconds(const struct train *t) {
         return t->seconds_before + (double) (clock_now(&clock_system) - t->begin_ns) * 1e-9;
 }
 
-static void stall(int64_t milliseconds) {
-        if (milliseconds > 0)
-                clock_system.sleep_ns(clock_system.context, (uint64_t) milliseconds * 1000000);
+void train_stall(struct train *t, int64_t milliseconds) {
+        while (milliseconds > 0) {
+                int64_t turn = milliseconds < STALL_TURN_MS ? milliseconds : STALL_TURN_MS;
+                clock_system.sleep_ns(clock_system.context, (uint64_t) turn * 1000000);
+                group_keepalive(&t->group);
+                milliseconds -= turn;
+        }
 }
 
 /* ---- building ---- */
 
 static int make_buffers(struct train *t, struct cairn_error *reterr) {
-        size_t rows = (size_t) (t->settings.batch * t->settings.context);
-        size_t bytes = t->model.block_count * sizeof(float), layers = t->model.layers;
+        size_t elements = t->state.shard.whole, layers = t->model.layers;
+        bool gathers_average = t->state.has_ema && t->state.is_sharded;
 
         t->layer_views = calloc(3 * layers, sizeof(*t->layer_views));
-        t->gradient_block = aligned_alloc(256, bytes);
-        t->inputs = malloc(rows * sizeof(*t->inputs));
-        t->targets = malloc(rows * sizeof(*t->targets));
-        if (!t->layer_views || !t->gradient_block || !t->inputs || !t->targets)
+        t->gradient_block = aligned_alloc(256, elements * sizeof(float));
+        t->sums = calloc(elements / SHARD_CHUNK, sizeof(*t->sums));
+        t->average_block =
+                gathers_average ? aligned_alloc(256, elements * sizeof(float)) : t->state.ema;
+        if (!t->layer_views || !t->gradient_block || !t->sums ||
+            (t->state.has_ema && !t->average_block))
                 return error_set(reterr, CAIRN_ERR_NOMEM, "make model", "gradients",
                                  "%zu MiB of memory are not free; give a smaller --width",
-                                 bytes >> 20);
+                                 elements * sizeof(float) >> 20);
         model_view(&t->model, &t->weights, t->layer_views, t->state.compute);
         model_view(&t->model, &t->gradients, t->layer_views + layers, t->gradient_block);
         if (t->state.has_ema)
-                model_view(&t->model, &t->average, t->layer_views + 2 * layers, t->state.ema);
+                model_view(&t->model, &t->average, t->layer_views + 2 * layers, t->average_block);
         return 0;
 }
 
@@ -48,12 +53,62 @@ int train_build(struct train *t, struct cairn_error *reterr) {
         TRY(corpus_load(&t->corpus, s, reterr));
         TRY(model_init(&t->model, (size_t) s->layers, (size_t) s->heads, (size_t) s->width,
                        (size_t) s->positions, t->corpus.vocabulary_count, reterr));
-        TRY(state_init(&t->state, t->checkpoint.cairn, &t->model, s, reterr));
-        TRY(network_init(&t->network, &t->model, (size_t) s->batch, (size_t) s->context, s->dropout,
-                         reterr));
-        t->network.running = t->state.running;
+        TRY(state_init(&t->state, t->checkpoint.cairn, &t->model, s, t->group.rank, reterr));
+        batch_init(&t->batch, &t->model, s, t->state.running);
         return make_buffers(t, reterr);
 }
+
+/* ---- all ranks begin with the same ---- */
+
+static int add_setting(const char *key, const char *value, void *argument) {
+        /* Where each one writes its log is its own matter. */
+        if (strcmp(key, "free.log") != 0)
+                agreement_add(argument, key, "%s", value);
+        return 0;
+}
+
+static int agree_on_start(struct train *t, struct cairn_error *reterr) {
+        const struct cairn_session *session = &t->checkpoint.session;
+        struct agreement a = {0};
+
+        agreement_add(&a, "restart", "%" PRIu64, session->generation);
+        agreement_add(&a, "mode", "%d", (int) session->start);
+        agreement_add(&a, "checkpoint", "%s", session->checkpoint);
+        agreement_add(&a, "checkpoint_step", "%" PRId64, session->checkpoint_step);
+        (void) settings_each(&t->settings, add_setting, &a);
+        agreement_add(&a, "data.fingerprint", "%016" PRIx64, t->corpus.fingerprint);
+        agreement_add(&a, "data.vocabulary", "%" PRIu32, t->corpus.vocabulary_count);
+        int r = agreement_check(&a, &t->group, reterr);
+        agreement_done(&a);
+        return r;
+}
+
+/* An exchange that a gate may hold up has to wait longer than that. */
+static int check_patience(const struct train *t, struct cairn_error *reterr) {
+        struct cairn_statistics n = {.size = sizeof(n)};
+        const double margin = 5.0;
+
+        if (t->group.world == 1 || cairn_get_statistics(t->checkpoint.cairn, &n) < 0)
+                return 0;
+        double gate = (double) n.gate_deadline_ns * 1e-9;
+        if (gate + margin <= t->settings.collective_timeout)
+                return 0;
+        return error_set(reterr, CAIRN_ERR_API, "start", "--collective-timeout",
+                         "a snapshot may hold a rank up for %.1f s: give at least %.0f", gate,
+                         gate + margin + 0.5);
+}
+
+static int agree_on_step(struct train *t, struct cairn_error *reterr) {
+        struct agreement a = {0};
+
+        agreement_add(&a, "step", "%" PRId64, t->checkpoint.report.step);
+        agreement_add(&a, "samples", "%" PRId64, t->state.samples);
+        int r = agreement_check(&a, &t->group, reterr);
+        agreement_done(&a);
+        return r;
+}
+
+/* ---- starting ---- */
 
 static int open_log(struct train *t, struct cairn_error *reterr) {
         const struct cairn_session *session = &t->checkpoint.session;
@@ -61,10 +116,9 @@ static int open_log(struct train *t, struct cairn_error *reterr) {
         char in_run_dir[4096];
         int64_t last;
 
-        /* The operator's own links are meant; in the run's folder there may be others'. */
-        _cleanup_free_ char *resolved = path ? realpath(path, NULL) : NULL;
-        if (resolved)
-                path = resolved;
+        TRY(sample_log_open(&t->sample_log, t->settings.sample_log, t->group.rank, reterr));
+        if (t->group.rank > 0)
+                return 0;
         if (!path && session->run_dir && session->run_dir[0]) {
                 (void) snprintf(in_run_dir, sizeof(in_run_dir), "%s/log.jsonl", session->run_dir);
                 path = in_run_dir;
@@ -86,38 +140,62 @@ static int session_failed(const struct train *t, int r, int *ret_code) {
         return r;
 }
 
+static int meet_and_build(struct train *t, struct cairn_error *reterr) {
+        struct checkpoint *cp = &t->checkpoint;
+
+        t->group = (struct group){.rank = cp->session.rank, .world = cp->session.world};
+        t->settings.world = cp->session.world;
+        TRY(checkpoint_override(cp, &t->settings, reterr));
+        settings_rehearse_on(&t->settings, t->group.rank);
+        TRY(group_open(&t->group, cp->cairn, cp->session.generation, &t->settings, reterr));
+        TRY(train_build(t, reterr));
+        return agree_on_start(t, reterr);
+}
+
+static void announce(struct train *t) {
+        const struct cairn_report *report = &t->checkpoint.report;
+
+        progress_init(&t->progress, t->settings.steps, t->step, t->settings.quiet, t->begin_ns);
+        t->progress.is_silent = t->group.rank > 0;
+        if (t->group.world > 1)
+                progress_say(&t->progress, "%" PRIu32 " ranks by %s", t->group.world,
+                             group_describe(&t->group));
+        if (report->text && report->text[0])
+                progress_say(&t->progress, "%s", report->text);
+        /* A person reads the line; whoever collects output finds the object. */
+        if (!t->progress.is_terminal && report->json && report->json[0])
+                progress_say(&t->progress, "%s", report->json);
+}
+
+static int begin(struct train *t, struct cairn_error *reterr) {
+        TRY(check_patience(t, reterr));
+        TRY(agree_on_step(t, reterr));
+        train_restored(t, t->checkpoint.report.step);
+        announce(t);
+        TRY(open_log(t, reterr));
+        return gradient_prepare(t, reterr);
+}
+
 int train_init(struct train *t, const struct settings *settings, int *ret_code,
                struct cairn_error *reterr) {
         struct checkpoint *cp = &t->checkpoint;
+        char sums[128];
         int r;
 
-        *t = (struct train){.settings = *settings, .log = {.fd = -1}};
+        *t = (struct train){.settings = *settings, .log = {.fd = -1}, .group.world = 1};
         r = checkpoint_open(cp, settings);
         if (r < 0)
                 return session_failed(t, r, ret_code);
-        r = checkpoint_override(cp, &t->settings, reterr);
-        if (r >= 0 && cp->session.world > 1)
-                r = error_set(reterr, CAIRN_ERR_API, "start", "world",
-                              "%u ranks were started, this trainer is one; give cairn run "
-                              "--nproc-per-node 1",
-                              cp->session.world);
-        if (r >= 0)
-                r = train_build(t, reterr);
+        r = meet_and_build(t, reterr);
         if (r < 0) {
                 *ret_code = status_exit_code(r);
                 return r;
         }
-        r = checkpoint_restore(cp, &t->settings, &t->corpus, &t->state);
+        r = checkpoint_restore(cp, &t->settings, &t->corpus, &t->state,
+                               group_numerics(&t->group, sums, sizeof(sums)));
         if (r < 0)
                 return session_failed(t, r, ret_code);
-        train_restored(t, cp->report.step);
-        progress_init(&t->progress, t->settings.steps, t->step, t->settings.quiet, t->begin_ns);
-        if (cp->report.text && cp->report.text[0])
-                progress_say(&t->progress, "%s", cp->report.text);
-        /* A person reads the line; whoever collects output finds the object. */
-        if (!t->progress.is_terminal && cp->report.json && cp->report.json[0])
-                progress_say(&t->progress, "%s", cp->report.json);
-        r = open_log(t, reterr);
+        r = begin(t, reterr);
         *ret_code = status_exit_code(r);
         return r;
 }
@@ -130,12 +208,16 @@ void train_restored(struct train *t, int64_t step) {
 }
 
 void train_done(struct train *t) {
+        group_close(&t->group);
         training_log_close(&t->log);
+        if (t->sample_log)
+                (void) fclose(t->sample_log);
         free(t->layer_views);
         free(t->gradient_block);
-        free(t->inputs);
-        free(t->targets);
-        network_done(&t->network);
+        free(t->sums);
+        if (t->average_block != t->state.ema)
+                free(t->average_block);
+        batch_done(&t->batch);
         state_done(&t->state);
         model_done(&t->model);
         corpus_done(&t->corpus);
@@ -145,173 +227,111 @@ void train_done(struct train *t) {
 
 /* ---- one step ---- */
 
-/* Gradients of the scaled mean loss over all micro-batches; returns the mean loss. */
-static float accumulate(struct train *t, int64_t step) {
-        const struct settings *s = &t->settings;
-        double loss = 0.0;
+static int examine(struct train *t, struct update *u, struct cairn_error *reterr) {
+        const struct shard *shard = &t->state.shard;
 
-        memset(t->gradient_block, 0, t->model.block_count * sizeof(float));
-        for (int64_t micro = 0; micro < s->accumulate; micro++) {
-                struct network_pass pass = {
-                        .training = true,
-                        .seed = t->state.dropout_seed,
-                        .step = (uint64_t) step,
-                        .sample = (uint64_t) (t->state.samples + micro * s->batch)};
-                if (micro == 0 && step == s->stall_step)
-                        stall(s->stall_ms);
-                corpus_batch(&t->corpus, t->inputs, t->targets, pass.sample, (uint64_t) s->batch,
-                             (uint64_t) s->context);
-                loss += (double) network_forward(&t->network, &t->weights, t->inputs, t->targets,
-                                                 &pass);
-                network_backward(&t->network, &t->weights, &t->gradients, t->inputs, t->targets,
-                                 (float) (t->state.loss_scale / (double) s->accumulate));
-        }
-        if (step == s->overflow_step)
-                t->gradient_block[0] = INFINITY;
-        if (s->nan_step > 0 && step >= s->nan_step)
-                t->gradient_block[0] = NAN;
-        return (float) (loss / (double) s->accumulate);
+        update_sums(t->sums + shard->first / SHARD_CHUNK, t->gradient_block + shard->first,
+                    shard->count);
+        if (t->state.is_sharded)
+                TRY(group_spread(&t->group, t->sums, shard->count / SHARD_CHUNK * sizeof(*t->sums),
+                                 reterr));
+        update_examine(u, &t->state, t->sums, shard->whole / SHARD_CHUNK, &t->settings);
+        return 0;
 }
 
-float train_step(struct train *t) {
+/* Inside the update: the shard, and then what the other ranks made of theirs. */
+static int apply(struct train *t, const struct update *u, double rate, struct cairn_error *reterr) {
+        struct state *st = &t->state;
+
+        update_apply(u, st, t->gradient_block + st->shard.first, &t->settings, rate);
+        if (st->is_sharded && u->is_finite)
+                TRY(group_spread(&t->group, st->parameters, st->shard.count * (st->is_bf16 ? 2 : 4),
+                                 reterr));
+        state_restored(st);
+        return 0;
+}
+
+int train_step(struct train *t, float *ret_loss, struct cairn_error *reterr) {
         const struct settings *s = &t->settings;
         struct state *st = &t->state;
-        int64_t step = t->step + 1;
+        int64_t step = t->step + 1, first = st->samples + t->group.rank * t->batch.local;
         struct update update;
         bool stalls = s->update_stall_step == 0 || s->update_stall_step == step;
 
         double rate = schedule_rate(&t->schedule, st->samples);
-        float loss = accumulate(t, step);
-        update_examine(&update, st, t->gradient_block, s);
-        stall(s->step_ms);
+        TRY(gradient_compute(t, step, ret_loss, reterr));
+        TRY(examine(t, &update, reterr));
+        train_stall(t, s->step_ms);
 
         checkpoint_update_begin(&t->checkpoint);
-        update_apply(&update, st, t->gradient_block, s, rate);
-        stall(stalls ? s->update_stall_ms : 0);
+        TRY(apply(t, &update, rate, reterr));
+        train_stall(t, stalls ? s->update_stall_ms : 0);
         st->samples += s->global_batch;
         st->epoch = (int64_t) corpus_epoch(&t->corpus, (uint64_t) st->samples);
-        st->seconds = seconds_now(t);
+        st->seconds = train_seconds(t);
+        sample_log_write(t->sample_log, &t->corpus, (uint64_t) first, (uint64_t) t->batch.local);
         training_log_write_step(&t->log, &(struct training_log_step){.step = step,
                                                                      .samples = st->samples,
-                                                                     .loss = loss,
+                                                                     .loss = *ret_loss,
                                                                      .rate = rate,
                                                                      .seconds = st->seconds});
         checkpoint_update_end(&t->checkpoint, step);
         t->step = step;
-        return loss;
+        return 0;
 }
 
-void train_evaluate(struct train *t) {
+static int evaluate_average(struct train *t, float *ret, struct cairn_error *reterr) {
+        const struct shard *shard = &t->state.shard;
+
+        if (t->state.is_sharded) {
+                memcpy(t->average_block + shard->first, t->state.ema, shard->count * sizeof(float));
+                TRY(group_spread(&t->group, t->average_block, shard->count * sizeof(float),
+                                 reterr));
+        }
+        return evaluate_loss(&t->group, &t->batch, &t->average, &t->corpus,
+                             t->settings.eval_batches, ret, reterr);
+}
+
+int train_evaluate(struct train *t, struct cairn_error *reterr) {
         struct training_log_evaluation line = {.step = t->step, .has_ema = t->state.has_ema};
-        int64_t batches = t->settings.eval_batches;
 
-        stall(t->settings.eval_stall_ms);
-        line.loss =
-                evaluate_loss(&t->network, &t->weights, &t->corpus, batches, t->inputs, t->targets);
+        train_stall(t, t->settings.eval_stall_ms);
+        TRY(evaluate_loss(&t->group, &t->batch, &t->weights, &t->corpus, t->settings.eval_batches,
+                          &line.loss, reterr));
         if (line.has_ema)
-                line.ema_loss = evaluate_loss(&t->network, &t->average, &t->corpus, batches,
-                                              t->inputs, t->targets);
+                TRY(evaluate_average(t, &line.ema_loss, reterr));
         evaluate_judge(&t->state, line.has_ema ? line.ema_loss : line.loss, t->step);
-        line.seconds = seconds_now(t);
+        line.seconds = train_seconds(t);
         training_log_write_evaluation(&t->log, &line);
+        return 0;
 }
 
-/* ---- the end ---- */
+/* ---- the loop ---- */
 
-static enum train_end why_end(const struct train *t) {
-        const struct settings *s = &t->settings;
-        int signal_number = stop_signal();
-
-        if (t->state.samples >= t->schedule.total_samples)
-                return TRAIN_COMPLETED;
-        if (s->patience > 0 && t->state.evaluations_without_gain >= s->patience)
-                return TRAIN_EARLY_STOP;
-        if (s->max_seconds > 0 && t->state.seconds >= s->max_seconds)
-                return TRAIN_TIME_IS_UP;
-        if (update_is_hopeless(&t->state, s))
-                return TRAIN_HOPELESS;
-        if (signal_number == SIGTERM)
-                return TRAIN_TERMINATED;
-        if (signal_number || checkpoint_should_stop(&t->checkpoint))
-                return TRAIN_STOP_ASKED;
-        if (s->stop_at > 0 && t->step >= s->stop_at)
-                return TRAIN_STOP_AT;
-        return TRAIN_GOES_ON;
-}
-
-static void show_waiting(double seconds, void *argument) {
-        progress_wait(argument, "saving the last step", seconds);
-}
-
-/* Exit status. reason: how the run is finished, NULL where it is not. */
-static int save_and_end(struct train *t, const char *reason, int code) {
-        struct checkpoint *cp = &t->checkpoint;
-        const char *what = "the last snapshot was not committed";
-        int64_t saved;
-
-        if (t->settings.without_checkpoints) {
-                progress_say(&t->progress, "ended at step %" PRId64 ", nothing is saved", t->step);
-                return code;
-        }
-        int r = checkpoint_last(cp, t->settings.save_timeout, show_waiting, &t->progress, &saved);
-        if (r >= 0) {
-                progress_say(&t->progress, "saved step %" PRId64 "%s%s", saved,
-                             reason ? ", the run is finished: " : ", the run can be resumed",
-                             reason ? reason : "");
-                what = "the end of the run was not recorded";
-                r = reason ? checkpoint_finish(cp, reason) : 0;
-        }
-        if (r < 0) {
-                progress_say(&t->progress, "ended at step %" PRId64, t->step);
-                (void) fprintf(stderr, "cairn-train: %s: %s\n", what, checkpoint_error_text(cp));
-                return checkpoint_exit_code(cp);
-        }
-        return code;
-}
-
-static int end_run(struct train *t, enum train_end end) {
-        switch (end) {
-        case TRAIN_COMPLETED:
-                return save_and_end(t, "completed", 0);
-        case TRAIN_EARLY_STOP:
-                return save_and_end(t, "early stop", 0);
-        case TRAIN_TIME_IS_UP:
-                return save_and_end(t, "time is up", 0);
-        case TRAIN_TERMINATED:
-                return save_and_end(t, NULL, EXIT_PREEMPTED);
-        case TRAIN_HOPELESS:
-                (void) fprintf(stderr,
-                               "cairn-train: gradients were not finite %" PRId64
-                               " times in a row at step %" PRId64
-                               "; lower --lr, or go back with --from\n",
-                               t->state.nonfinite_run, t->step);
-                return EXIT_NONFINITE;
-        case TRAIN_STOP_AT:
-        case TRAIN_STOP_ASKED:
-        case TRAIN_GOES_ON:
-                break;
-        }
-        return save_and_end(t, NULL, 0);
-}
-
-int train_run(struct train *t) {
+static int run(struct train *t, enum train_end *ret_end, struct cairn_error *reterr) {
         int64_t every = t->settings.eval_every;
-        enum train_end end;
+        float loss;
 
         for (;;) {
                 if (every > 0 && t->step > 0 && t->step % every == 0)
-                        train_evaluate(t);
-                end = why_end(t);
-                if (end != TRAIN_GOES_ON)
-                        break;
-                float loss = train_step(t);
+                        TRY(train_evaluate(t, reterr));
+                TRY(ending_decide(t, ret_end, reterr));
+                if (*ret_end != TRAIN_GOES_ON)
+                        return 0;
+                TRY(train_step(t, &loss, reterr));
                 uint64_t now_ns = clock_now(&clock_system);
                 if (progress_is_due(&t->progress, t->step, now_ns))
                         progress_step(&t->progress, t->step, loss,
                                       schedule_rate(&t->schedule, t->state.samples),
                                       checkpoint_saved_step(&t->checkpoint), now_ns);
         }
-        int code = end_run(t, end);
+}
+
+int train_run(struct train *t, struct cairn_error *reterr) {
+        enum train_end end = TRAIN_GOES_ON;
+        int r = run(t, &end, reterr);
+        int code = r < 0 ? status_exit_code(r) : ending_carry_out(t, end);
+
         if (t->checkpoint.failures > 0)
                 (void) fprintf(stderr,
                                "cairn-train: %" PRIu64 " calls for checkpoints failed; training "

@@ -2,34 +2,30 @@
  *
  * train.h - the training loop of one rank. Owns all parts of it; one thread.
  *
- *     train_init(&t, &settings, &error);  // opens the session, restores
- *     code = train_run(&t);               // exit status
+ *     train_init(&t, &settings, &code, &error);  // opens the session, meets the others, restores
+ *     code = train_run(&t, &error);              // exit status
  *     train_done(&t);
  *
  * Interval n+1 of the loop: evaluation of step n's weights (if due), why to end, then the step:
  * gradients, gate, update, log line, cut n+1. So a run that resumes at n repeats that evaluation
  * and that decision, and nothing else.
+ *
+ * Several ranks compute the gradient of one global batch together and decide together: each finds
+ * the same losses, ends at the same step for the same reason, and keeps the same state, but for the
+ * part of the optimizer's that is its own (--zero 1). Rank 0 speaks and writes the log.
  */
 #ifndef CAIRN_TRAINER_TRAIN_H
 #define CAIRN_TRAINER_TRAIN_H
 
+#include "trainer/batch.h"
 #include "trainer/checkpoint.h"
 #include "trainer/evaluate.h"
+#include "trainer/group.h"
 #include "trainer/progress.h"
+#include "trainer/sample_log.h"
 #include "trainer/schedule.h"
 #include "trainer/training_log.h"
 #include "trainer/update.h"
-
-enum train_end {
-        TRAIN_GOES_ON,
-        TRAIN_COMPLETED,
-        TRAIN_EARLY_STOP,
-        TRAIN_TIME_IS_UP,
-        TRAIN_STOP_AT,
-        TRAIN_STOP_ASKED, /* by the operator: cairn stop, Ctrl-C */
-        TRAIN_TERMINATED, /* SIGTERM: preempted */
-        TRAIN_HOPELESS,   /* non-finite gradients in a row */
-};
 
 struct train {
         struct settings settings;
@@ -37,16 +33,19 @@ struct train {
         struct schedule schedule;
         struct model model;
         struct state state;
-        struct network network;
+        struct batch batch;
         struct checkpoint checkpoint;
+        struct group group;
         struct training_log log;
+        FILE *sample_log;
         struct progress progress;
 
         struct weights weights, average, gradients; /* views of blocks */
         struct layer_weights *layer_views;          /* three times L */
-        float *gradient_block;
-        uint32_t *inputs, *targets; /* (B, T) */
-        int64_t step;               /* done */
+        float *gradient_block;                      /* of state.shard.whole elements */
+        double *sums;         /* of squares, one for each SHARD_CHUNK elements of it */
+        float *average_block; /* the whole average, for evaluations, where the state has a part */
+        int64_t step;         /* done */
         uint64_t begin_ns;
         double seconds_before; /* of earlier processes */
 };
@@ -55,14 +54,21 @@ struct train {
  * reterr, or, where that is unset, was printed. */
 int train_init(struct train *t, const struct settings *settings, int *ret_code,
                struct cairn_error *reterr);
-/* The same without session and log, after checkpoint.cairn was opened: for train_init and tests. */
+/* The same without session, group and log, after checkpoint.cairn and group were set: for
+ * train_init and tests. */
 int train_build(struct train *t, struct cairn_error *reterr);
 /* Takes up what a restore brought: the seeds and times of the run's first start go on. */
 void train_restored(struct train *t, int64_t step);
-/* One step; its loss. */
-float train_step(struct train *t);
-void train_evaluate(struct train *t);
-int train_run(struct train *t);
+/* One step; its loss over the global batch. A failure is the group's and leaves the update open:
+ * the process has to end. */
+int train_step(struct train *t, float *ret_loss, struct cairn_error *reterr);
+int train_evaluate(struct train *t, struct cairn_error *reterr);
+/* Exit status; where *reterr is set, it says why. */
+int train_run(struct train *t, struct cairn_error *reterr);
 void train_done(struct train *t);
+
+double train_seconds(const struct train *t); /* of the run, over all restarts */
+/* A rehearsal: works so long, and tells the other ranks that it does. */
+void train_stall(struct train *t, int64_t milliseconds);
 
 #endif

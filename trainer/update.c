@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "trainer/update.h"
 #include "kernels/adamw.h"
-#include "kernels/nonfinite.h"
 #include "kernels/norm.h"
 #include <math.h>
 
@@ -10,18 +9,19 @@
 /* A dynamic scale needs several halvings to recover from an overflow, a fixed one never does. */
 enum { NONFINITE_RUN_MAX = 3, NONFINITE_RUN_DYNAMIC_MAX = 48 };
 
-void update_examine(struct update *u, const struct state *st, const float *gradients,
+void update_sums(double *sums, const float *gradients, size_t count) {
+        for (size_t i = 0; i < count; i += SHARD_CHUNK)
+                sums[i / SHARD_CHUNK] = norm_squared_f32(gradients + i, SHARD_CHUNK);
+}
+
+void update_examine(struct update *u, const struct state *st, const double *sums, size_t sum_count,
                     const struct settings *s) {
-        const struct model *m = st->model;
-        uint64_t nonfinite = 0;
         double squared = 0.0;
 
-        for (size_t i = 0; i < m->tensor_count; i++) {
-                const float *g = gradients + m->tensor[i].offset;
-                nonfinite += nonfinite_count_f32(g, m->tensor[i].count);
-                squared += norm_squared_f32(g, m->tensor[i].count);
-        }
-        u->is_finite = nonfinite == 0;
+        for (size_t i = 0; i < sum_count; i++)
+                squared += sums[i];
+        /* Squares of floats stay far below what a double holds. */
+        u->is_finite = isfinite(squared);
         u->norm = sqrt(squared) / st->loss_scale;
         double factor = s->clip > 0 && u->norm > s->clip ? s->clip / u->norm : 1.0;
         u->gradient_scale = (float) (factor / st->loss_scale);
@@ -43,7 +43,7 @@ static void average_weights(struct state *st, const struct settings *s) {
         st->ema_updates++;
         /* Young averages follow faster: the first weights are noise. */
         double n = (double) st->ema_updates, decay = fmin(s->ema, (1.0 + n) / (10.0 + n));
-        ema_update(st->ema, state_weights(st), st->model->block_count, (float) decay);
+        ema_update(st->ema, state_weights(st), st->shard.count, (float) decay);
 }
 
 void update_apply(const struct update *u, struct state *st, const float *gradients,
@@ -61,16 +61,18 @@ void update_apply(const struct update *u, struct state *st, const float *gradien
         }
         for (size_t i = 0; i < m->tensor_count; i++) {
                 const struct model_tensor *t = &m->tensor[i];
-                uint16_t *bf16 = st->is_bf16 ? (uint16_t *) st->parameters + t->offset : NULL;
+                struct shard_part p = shard_part(&st->shard, t->offset, t->count);
+                uint16_t *bf16 = NULL;
+                if (st->is_bf16)
+                        bf16 = (uint16_t *) st->parameters + st->shard.first + p.in_shard;
                 a.weight_decay = t->is_matrix ? s->weight_decay : 0.0;
                 st->truths[i]++;
-                adamw_update(state_weights(st) + t->offset, bf16, st->moment1 + t->offset,
-                             st->moment2 + t->offset, gradients + t->offset, t->count, &a,
+                adamw_update(state_weights(st) + p.in_shard, bf16, st->moment1 + p.in_shard,
+                             st->moment2 + p.in_shard, gradients + p.in_shard, p.count, &a,
                              st->truths[i], u->gradient_scale);
         }
         if (st->has_ema)
                 average_weights(st, s);
-        state_restored(st);
 }
 
 bool update_is_hopeless(const struct state *st, const struct settings *s) {

@@ -3,9 +3,11 @@
  * update.h - one optimizer step on the state: non-finite check and loss scale, clipping, AdamW,
  * the average of the weights.
  *
- *     update_examine(&u, &st, gradients, &settings);       // reads only; before the gate
+ *     update_sums(sums, gradients, count);             // reads only; before the gate
+ *     update_examine(&u, &st, sums, count / SHARD_CHUNK, &settings);
  *     cairn_update_begin(c);
- *     update_apply(&u, &st, gradients, &settings, rate);   // all stores to the state
+ *     update_apply(&u, &st, gradients, &settings, rate);   // all stores to the shard's state
+ *     ... other ranks' parameters come in, state_restored ...
  *     cairn_update_end(c, step);
  *
  * A non-finite gradient skips the weights and their steps; the scale and the counters still change.
@@ -21,9 +23,12 @@ struct update {
         float gradient_scale; /* 1 / loss scale, clipping included */
 };
 
-/* gradients: a block in the model's layout, of the scaled loss. */
-void update_examine(struct update *u, const struct state *st, const float *gradients,
+/* Sums of squares of each SHARD_CHUNK elements, not finite where one of them is not. */
+void update_sums(double *sums, const float *gradients, size_t count);
+/* sums: of the whole block, in its order. */
+void update_examine(struct update *u, const struct state *st, const double *sums, size_t sum_count,
                     const struct settings *s);
+/* gradients: the shard's part of the block, of the scaled loss. */
 void update_apply(const struct update *u, struct state *st, const float *gradients,
                   const struct settings *s, double rate);
 /* Too many updates skipped in a row: the run cannot recover by itself. */

@@ -36,6 +36,8 @@ struct cairn {
 /* The status of everything after the restore, and one override. */
 static int fake_status;
 static const char *fake_override_key, *fake_override_value;
+/* What the session says; a thread a rank. */
+static __thread uint32_t fake_rank, fake_world = 1;
 
 struct fake_cut {
         char *bytes[FAKE_ENTRIES_MAX];
@@ -77,7 +79,8 @@ static inline void fake_take(const struct cairn *c, struct fake_cut *cut) {
         for (size_t i = 0; i < c->count; i++) {
                 const struct fake_entry *e = &c->entry[i];
                 cut->bytes[i] = malloc(e->bytes + 1);
-                memcpy(cut->bytes[i], fake_is_shadowed(e) ? e->shadow : e->data, e->bytes);
+                if (e->bytes)
+                        memcpy(cut->bytes[i], fake_is_shadowed(e) ? e->shadow : e->data, e->bytes);
         }
 }
 
@@ -118,7 +121,8 @@ int cairn_session(struct cairn *c, struct cairn_session *ret) {
         ret->run = "fake";
         ret->checkpoint = ret->run_dir = "";
         ret->checkpoint_step = -1;
-        ret->world = 1;
+        ret->rank = fake_rank;
+        ret->world = fake_world;
         ret->start = CAIRN_START_FRESH;
         return 0;
 }
@@ -135,7 +139,12 @@ int cairn_alloc(struct cairn *c, uint64_t bytes, void **ret) {
 int cairn_register(struct cairn *c, const struct cairn_tensor *t) {
         uint64_t elements, bytes;
 
-        if (!shape_bytes(t->shape, t->rank, t->dtype, &elements, &bytes) || !t->data)
+        if (!shape_bytes(t->shape, t->rank, t->dtype, &elements, &bytes))
+                return CAIRN_ERR_API;
+        CAIRN_ASSERT(!t->sharded || (!t->replicated && t->flat_start + t->flat_count <= elements));
+        if (t->sharded)
+                bytes = bytes / elements * t->flat_count;
+        if (bytes > 0 && !t->data)
                 return CAIRN_ERR_API;
         struct fake_entry *e = fake_add(c, t->name, t->data, bytes);
         e->role = t->role;
@@ -182,6 +191,27 @@ int cairn_update_end(struct cairn *c, int64_t step) {
         c->updates++;
         fake_publish(c);
         return fake_status;
+}
+const char *cairn_stored_description(struct cairn *c, const char *key) {
+        return NULL;
+}
+int cairn_exchange_put(struct cairn *c, const char *key, const void *value, uint64_t bytes,
+                       uint64_t timeout_ns) {
+        return CAIRN_ERR_UNREACHABLE;
+}
+int cairn_exchange_get(struct cairn *c, const char *key, void *value, uint64_t capacity,
+                       uint64_t *ret_bytes, uint64_t timeout_ns) {
+        return CAIRN_ERR_UNREACHABLE;
+}
+int cairn_exchange_list(struct cairn *c, const char *prefix,
+                        void (*visit)(const char *key, const void *value, uint64_t bytes,
+                                      void *argument),
+                        void *argument, uint64_t timeout_ns) {
+        return CAIRN_ERR_UNREACHABLE;
+}
+int cairn_exchange_ranks(struct cairn *c, uint32_t *ranks, uint32_t capacity, uint32_t *ret_count,
+                         uint64_t *ret_generation, uint64_t timeout_ns) {
+        return CAIRN_ERR_UNREACHABLE;
 }
 bool cairn_should_stop(struct cairn *c) {
         return false;

@@ -30,7 +30,7 @@ static inline const char *small_text(void) {
 
 /* Options as one string, separated by single spaces. */
 static inline int small_parse(struct settings *s, const char *options, struct cairn_error *error) {
-        static char text[4096]; /* settings point into it */
+        static __thread char text[4096]; /* settings point into it */
         char *argv[SMALL_ARGUMENTS_MAX] = {(char *) (uintptr_t) "cairn-train"}, *next = text;
         int argc = 1;
 
@@ -54,10 +54,13 @@ static inline void small_start(struct train *t, const char *options) {
         s.data.path[s.data.count++] = small_text();
         *t = (struct train){.settings = s, .log = {.fd = -1}};
         assert_int_equal(checkpoint_open(&t->checkpoint, &s), 0);
+        t->group.rank = t->checkpoint.session.rank;
+        t->group.world = t->checkpoint.session.world;
+        t->settings.world = t->checkpoint.session.world;
         assert_int_equal(checkpoint_override(&t->checkpoint, &t->settings, &error), 0);
         assert_int_equal(train_build(t, &error), 0);
-        assert_int_equal(checkpoint_restore(&t->checkpoint, &t->settings, &t->corpus, &t->state),
-                         0);
+        assert_int_equal(
+                checkpoint_restore(&t->checkpoint, &t->settings, &t->corpus, &t->state, "none"), 0);
         train_restored(t, t->checkpoint.report.step);
         progress_init(&t->progress, t->settings.steps, t->step, true, t->begin_ns);
 }
@@ -66,6 +69,13 @@ static inline void small_resume(struct train *t, const struct fake_cut *cut) {
         fake_give(t->checkpoint.cairn, cut);
         state_restored(&t->state);
         train_restored(t, cut->step);
+}
+
+static inline float small_step(struct train *t) {
+        float loss;
+
+        assert_int_equal(train_step(t, &loss, NULL), 0);
+        return loss;
 }
 
 #endif

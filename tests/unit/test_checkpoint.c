@@ -11,7 +11,7 @@ static void test_init_from(void **state) {
         for (size_t i = 0; i < t.model.block_count; i++)
                 weights[i] = (uint16_t) (0x3c00 + i % 512);
         state_restored(&t.state);
-        (void) train_step(&t);
+        (void) small_step(&t);
         for (size_t i = 0; i < t.model.block_count; i++) {
                 uint32_t bits;
                 memcpy(&bits, &t.state.masters[i], sizeof(bits));
@@ -56,7 +56,7 @@ static void fail_and_train(void *argument) {
         struct train *t = argument;
 
         for (int i = 0; i < 5; i++)
-                (void) train_step(t);
+                (void) small_step(t);
         _exit(t->checkpoint.failures == 10 && t->step == 5 ? 0 : 1);
 }
 
@@ -83,7 +83,7 @@ static void test_last(void **state) {
         int calls = 0;
 
         small_start(&t, "");
-        (void) train_step(&t);
+        (void) small_step(&t);
         assert_int_equal(checkpoint_last(&t.checkpoint, 5, count_calls, &calls, &saved), 0);
         assert_true(saved == 1 && calls == 0);
         fake_status = CAIRN_ERR_TIMEOUT;

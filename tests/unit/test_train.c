@@ -51,7 +51,7 @@ static void test_log_over_a_resume(void **state) {
 
         small_start(&t, options);
         open_log(&t, new_log());
-        assert_int_equal(train_run(&t), 0);
+        assert_int_equal(train_run(&t, NULL), 0);
         assert_true(t.step == 45 && t.state.samples == 45 * 4);
         train_done(&t);
         char *wanted = read_all(log_path);
@@ -59,17 +59,17 @@ static void test_log_over_a_resume(void **state) {
         small_start(&t, options);
         open_log(&t, new_log());
         t.settings.stop_at = 20;
-        assert_int_equal(train_run(&t), 0);
+        assert_int_equal(train_run(&t, NULL), 0);
         assert_true(t.step == 20);
         fake_take(t.checkpoint.cairn, &cut);
         t.settings.stop_at = 27;
-        assert_int_equal(train_run(&t), 0);
+        assert_int_equal(train_run(&t, NULL), 0);
         train_done(&t);
 
         small_start(&t, options);
         small_resume(&t, &cut);
         open_log(&t, log_path);
-        assert_int_equal(train_run(&t), 0);
+        assert_int_equal(train_run(&t, NULL), 0);
         fake_cut_done(&cut);
         train_done(&t);
         char *got = read_all(log_path);
@@ -85,19 +85,19 @@ static void test_early_stop(void **state) {
         struct train t;
 
         small_start(&t, options);
-        assert_int_equal(train_run(&t), 0);
+        assert_int_equal(train_run(&t, NULL), 0);
         assert_true(t.step == 20 && t.state.best_step == 5);
         train_done(&t);
 
         small_start(&t, options);
         t.settings.stop_at = 12;
-        assert_int_equal(train_run(&t), 0);
+        assert_int_equal(train_run(&t, NULL), 0);
         fake_take(t.checkpoint.cairn, &cut);
         train_done(&t);
         small_start(&t, options);
         small_resume(&t, &cut);
         assert_true(t.state.evaluations_without_gain == 1);
-        assert_int_equal(train_run(&t), 0);
+        assert_int_equal(train_run(&t, NULL), 0);
         assert_true(t.step == 20 && t.state.best_step == 5);
         fake_cut_done(&cut);
         train_done(&t);
@@ -111,7 +111,7 @@ static void test_time_budget(void **state) {
         t.state.seconds = 9.999;
         train_restored(&t, 0);
         t.settings.step_ms = 2;
-        assert_int_equal(train_run(&t), 0);
+        assert_int_equal(train_run(&t, NULL), 0);
         assert_true(t.step == 1 && t.state.seconds >= 10.0);
         train_done(&t);
 }
@@ -122,12 +122,12 @@ static void test_signals(void **state) {
         small_start(&t, "");
         stop_init();
         assert_int_equal(raise(SIGTERM), 0);
-        assert_int_equal(train_run(&t), 75);
+        assert_int_equal(train_run(&t, NULL), 75);
         assert_true(t.step == 0);
         stop_init();
         assert_int_equal(raise(SIGINT), 0);
         assert_int_equal(raise(SIGINT), 0); /* the launcher's copy of the same key press */
-        assert_int_equal(train_run(&t), 0);
+        assert_int_equal(train_run(&t, NULL), 0);
         stop_init();
         train_done(&t);
 }
@@ -136,7 +136,7 @@ static void run_hopeless(void *argument) {
         struct train t;
 
         small_start(&t, "--nan-step 4");
-        _exit(train_run(&t) == 1 && t.step == 6 ? 0 : 1);
+        _exit(train_run(&t, NULL) == 1 && t.step == 6 ? 0 : 1);
 }
 
 static void test_hopeless(void **state) {
@@ -148,7 +148,7 @@ static void run_unsaved(void *argument) {
 
         small_start(&t, "--steps 3");
         fake_status = CAIRN_ERR_NOSPACE;
-        _exit(train_run(&t) == 70 && t.step == 3 ? 0 : 1);
+        _exit(train_run(&t, NULL) == 70 && t.step == 3 ? 0 : 1);
 }
 
 /* Training ends where it should, but the exit status says that its end was not saved. */
@@ -169,7 +169,7 @@ static void test_rehearsed_stalls(void **state) {
         small_start(&t, "--stall-step 2 --stall-ms 30 --update-stall-step 3 --update-stall-ms 40");
         for (int64_t step = 1; step <= 3; step++) {
                 int64_t begin = milliseconds();
-                (void) train_step(&t);
+                (void) small_step(&t);
                 int64_t took = milliseconds() - begin;
                 assert_true(took >= (step == 2 ? 30 : step == 3 ? 40 : 0));
         }

@@ -7,7 +7,7 @@
 # with `cairn COMMAND --help`.
 declare -gA _cairn_options=(
         [bench]='--dir= --bytes= --json'
-        [demo]='--data= --steps= --keep'
+        [demo]='--data= --steps= --ranks= --keep'
         [diff]='--tensors --store= --json'
         [doctor]='--json'
         [drain]='--deadline='

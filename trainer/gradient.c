@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "trainer/gradient.h"
+#include "base/cleanup.h"
+#include "trainer/train.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+
+/* What a rank says of its part; eight bytes each, so that nothing in between is undefined. */
+struct report {
+        double loss; /* sum of the micro-batches' means */
+        int64_t is_short;
+};
+
+static bool is_short_on_purpose(const struct train *t, int64_t step) {
+        return step == t->settings.oom_step && t->batch.micro == t->batch.full;
+}
+
+/* False: memory is short. */
+static bool compute(struct train *t, int64_t step, double *ret_loss) {
+        const struct settings *s = &t->settings;
+        struct batch *b = &t->batch;
+        struct network_pass pass = {
+                .training = true, .seed = t->state.dropout_seed, .step = (uint64_t) step};
+        int64_t first = t->state.samples + t->group.rank * b->local;
+        double parts = (double) (batch_count(b) * t->group.world);
+
+        if (!b->is_ready)
+                return false;
+        memset(t->gradient_block, 0, t->state.shard.whole * sizeof(float));
+        *ret_loss = 0.0;
+        for (int64_t done = 0; done < b->local; done += b->micro) {
+                if (is_short_on_purpose(t, step) && done + b->micro == b->local)
+                        return false;
+                pass.sample = (uint64_t) (first + done);
+                if (done == 0 && step == s->stall_step)
+                        train_stall(t, s->stall_ms);
+                corpus_batch(&t->corpus, b->inputs, b->targets, pass.sample, (uint64_t) b->micro,
+                             (uint64_t) b->context);
+                *ret_loss += (double) network_forward(&b->network, &t->weights, b->inputs,
+                                                      b->targets, &pass);
+                network_backward(&b->network, &t->weights, &t->gradients, b->inputs, b->targets,
+                                 (float) (t->state.loss_scale / parts));
+        }
+        if (step == s->overflow_step)
+                t->gradient_block[0] = INFINITY;
+        if (s->nan_step > 0 && step >= s->nan_step)
+                t->gradient_block[0] = NAN;
+        return true;
+}
+
+/* Together: each rank heard the same, so each does the same. */
+static int shrink(struct train *t, uint32_t short_rank, struct cairn_error *reterr) {
+        int64_t before = t->batch.micro;
+
+        if (!batch_shrink(&t->batch))
+                return error_set(reterr, CAIRN_ERR_NOMEM, "compute gradient", "activations",
+                                 "rank %" PRIu32 " has no memory for a single sample; give a "
+                                 "smaller --width, --layers or --context",
+                                 short_rank);
+        if (t->group.rank == 0)
+                progress_say(&t->progress,
+                             "memory is short on rank %" PRIu32 " after step %" PRId64
+                             ": micro-batches of %" PRId64 " instead of %" PRId64
+                             ", the global batch stays",
+                             short_rank, t->step, t->batch.micro, before);
+        return 0;
+}
+
+/* Until no rank is short of memory; `all` are the reports then. */
+static int settle(struct train *t, int64_t step, bool computes, struct report *all,
+                  struct cairn_error *reterr) {
+        struct report *own = &all[t->group.rank];
+
+        for (;;) {
+                uint32_t rank = 0;
+                *own = (struct report){0};
+                own->is_short = computes ? !compute(t, step, &own->loss) : !t->batch.is_ready;
+                TRY(group_spread(&t->group, all, sizeof(*all), reterr));
+                while (rank < t->group.world && !all[rank].is_short)
+                        rank++;
+                if (rank == t->group.world)
+                        return 0;
+                TRY(shrink(t, rank, reterr));
+        }
+}
+
+static int make_reports(const struct train *t, struct report **ret, struct cairn_error *reterr) {
+        *ret = calloc(t->group.world, sizeof(**ret));
+        return *ret ? 0 : error_set_errno(reterr, ENOMEM, "compute gradient", "reports");
+}
+
+int gradient_prepare(struct train *t, struct cairn_error *reterr) {
+        _cleanup_free_ struct report *all = NULL;
+
+        TRY(make_reports(t, &all, reterr));
+        return settle(t, 0, false, all, reterr);
+}
+
+int gradient_compute(struct train *t, int64_t step, float *ret_loss, struct cairn_error *reterr) {
+        _cleanup_free_ struct report *all = NULL;
+        const struct shard *shard = &t->state.shard;
+        double loss = 0.0;
+
+        TRY(make_reports(t, &all, reterr));
+        TRY(settle(t, step, true, all, reterr));
+        for (uint32_t rank = 0; rank < t->group.world; rank++)
+                loss += all[rank].loss;
+        *ret_loss = (float) (loss / (double) (batch_count(&t->batch) * t->group.world));
+        return t->state.is_sharded
+                       ? group_sum_part(&t->group, t->gradient_block, shard->count, reterr)
+                       : group_sum(&t->group, t->gradient_block, shard->whole, reterr);
+}
