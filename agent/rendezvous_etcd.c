@@ -303,7 +303,9 @@ static int transact(struct etcd *e, json_t *compares, json_t *success, json_t *f
         TRY(call(e, "/v3/kv/txn", request, deadline_ns, ret, reterr));
         *ret_succeeded = json_is_true(json_object_get(*ret, "succeeded"));
         size_t count = json_array_size(json_object_get(*ret, "responses"));
-        return count == answers[*ret_succeeded] ? 0 : odd(e, "answers are missing", reterr);
+        /* What compares nothing succeeds. */
+        bool complete = count == answers[*ret_succeeded] && count > 0;
+        return complete ? 0 : odd(e, "answers are missing", reterr);
 }
 
 /* The keys that the i-th operation of a transaction found: an array, or NULL for none. */

@@ -44,7 +44,7 @@ static bool is_port(const char *text, size_t bytes) {
 bool rendezvous_is_address(const char *text, size_t bytes, bool port_optional) {
         static const char name[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
                                    "0123456789.-_";
-        static const char ipv6[] = "0123456789abcdefABCDEF:.%";
+        static const char ipv6[] = "0123456789abcdefABCDEF:.";
         const char *end;
         char copy[RENDEZVOUS_ADDRESS_BYTES];
 
