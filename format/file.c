@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HEADER_BYTES 64
 #define SECTION_HEADER_BYTES 16
 #define PAGE_BYTES (1 * MiB) /* a page ends with the record that reaches this */
 #define CHUNK_CRCS_PER_SECTION 1048576
@@ -326,7 +325,7 @@ static int write_row(struct writer *w, uint32_t type) {
 static void write_header(struct writer *w) {
         uint8_t *header = w->bytes;
 
-        memset(header, 0, HEADER_BYTES);
+        memset(header, 0, FILE_HEADER_BYTES);
         memcpy(header, magic, sizeof magic);
         store_le32(header + 8, FILE_VERSION);
         store_le32(header + 12, w->content->kind);
@@ -340,9 +339,9 @@ static void write_header(struct writer *w) {
 int file_write_unchecked(const struct file_content *content, void **ret, size_t *ret_bytes,
                          struct cairn_error *reterr) {
         struct writer w = {.content = content, .reterr = reterr};
-        int r = reserve(&w, HEADER_BYTES);
+        int r = reserve(&w, FILE_HEADER_BYTES);
 
-        w.count = HEADER_BYTES;
+        w.count = FILE_HEADER_BYTES;
         for (uint32_t type = 1; type < ROW_COUNT && r == 0; type++)
                 if (rows[type].kinds & IN(content->kind))
                         r = write_row(&w, type);
@@ -402,7 +401,7 @@ static int read_header(struct reader *rd, enum file_kind expected) {
         const uint8_t *h = rd->bytes;
         const char *operation = "read header";
 
-        if (rd->count < HEADER_BYTES)
+        if (rd->count < FILE_HEADER_BYTES)
                 return fail_at(rd, CAIRN_ERR_CORRUPT, operation, rd->count,
                                "the file is shorter than its header");
         if (memcmp(h, magic, sizeof magic) != 0)
@@ -424,7 +423,7 @@ static int read_header(struct reader *rd, enum file_kind expected) {
         if (load_le32(h + 36) || load_le64(h + 48) || load_le32(h + 56))
                 return fail_at(rd, CAIRN_ERR_CORRUPT, operation, 36, "reserved bytes are not zero");
         rd->section_count = load_le32(h + 32);
-        if (rd->section_count > (rd->count - HEADER_BYTES) / SECTION_HEADER_BYTES)
+        if (rd->section_count > (rd->count - FILE_HEADER_BYTES) / SECTION_HEADER_BYTES)
                 return fail_at(rd, CAIRN_ERR_CORRUPT, operation, 32,
                                "it announces more sections than there is room for");
         return 0;
@@ -490,7 +489,7 @@ static int read_section(struct reader *rd, size_t index, uint32_t type_before, u
 }
 
 static int read_sections(struct reader *rd, enum file_kind kind) {
-        uint64_t at = HEADER_BYTES, counts[ROW_COUNT] = {0};
+        uint64_t at = FILE_HEADER_BYTES, counts[ROW_COUNT] = {0};
         uint32_t type = 0;
         void *memory;
 
@@ -683,6 +682,13 @@ int file_read(const void *bytes, size_t bytes_count, enum file_kind expected, co
         TRY(check_directory(&rd, &content));
         *ret = content;
         return 0;
+}
+
+int file_check_header(const void *header, uint64_t bytes, enum file_kind expected,
+                      const char *object, struct cairn_error *reterr) {
+        struct reader rd = {.bytes = header, .count = bytes, .object = object, .reterr = reterr};
+
+        return read_header(&rd, expected);
 }
 
 int file_load(const struct io_ops *io, int dirfd, const char *path, enum file_kind expected,

@@ -80,6 +80,11 @@ int file_check(const struct file_content *content, const char *object, struct ca
  * incompat feature. `bytes` have to stay, unchanged, as long as the content is used. */
 int file_read(const void *bytes, size_t bytes_count, enum file_kind expected, const char *object,
               struct arena *arena, struct file_content *ret, struct cairn_error *reterr);
+/* The first FILE_HEADER_BYTES of a file of so many bytes, which may be fewer: all that can be told
+ * without reading more. */
+#define FILE_HEADER_BYTES 64
+int file_check_header(const void *header, uint64_t bytes, enum file_kind expected,
+                      const char *object, struct cairn_error *reterr);
 /* io_read_file into the arena + file_read; the raw bytes' CRC32C and size for digests (NULL
  * allowed). */
 int file_load(const struct io_ops *io, int dirfd, const char *path, enum file_kind expected,

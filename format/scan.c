@@ -353,7 +353,8 @@ static int judge_committed(struct scanning *s, struct scan_checkpoint *c, struct
         if (s->check_digests) {
                 TRY(verify_digests(s->io, s->dirfd, c->name, content.commit, &c->error));
                 c->validity = CHECKPOINT_VALID;
-        }
+        } else
+                TRY(verify_index_header(s->io, s->dirfd, c->name, content.commit, &c->error));
         if ((head->ending && head->ending->suspect) || head->non_finite_count > 0)
                 c->validity = CHECKPOINT_FLAGGED;
         return 0;
@@ -549,6 +550,34 @@ static bool is_candidate(const struct scan_checkpoint *c) {
         return c->is_attempt
                        ? c->validity == CHECKPOINT_ROLLABLE
                        : c->validity == CHECKPOINT_VALID || c->validity == CHECKPOINT_UNCHECKED;
+}
+
+int run_scan_check_newest(const struct io_ops *io, int run_dirfd, const char *run,
+                          struct run_scan *scan, struct cairn_error *reterr) {
+        struct scanning s = {.io = io,
+                             .dirfd = run_dirfd,
+                             .run = run,
+                             .check_digests = true,
+                             .scan = *scan,
+                             .reterr = reterr};
+        const struct scan_checkpoint *newest;
+        int r = 0;
+
+        while (r == 0 && (newest = scan_newest(scan, 0)) &&
+               newest->validity == CHECKPOINT_UNCHECKED) {
+                struct scan_checkpoint *c = &scan->checkpoints[newest - scan->checkpoints];
+                bool gone = false;
+                c->bytes = 0;
+                r = judge(&s, c, &gone);
+                if (r == 0 && gone) {
+                        memmove(c, c + 1,
+                                sizeof *c * (size_t) (scan->checkpoints + scan->checkpoint_count -
+                                                      (c + 1)));
+                        scan->checkpoint_count--;
+                        s.scan.checkpoint_count--;
+                }
+        }
+        return r;
 }
 
 /* By (generation, step); of two attempts at one state the later one. */

@@ -61,14 +61,18 @@ int store_open(const struct io_ops *io, const char *path, int *ret_dirfd,
 /* The run's folder beneath it; NOTFOUND if the run does not exist. */
 int run_open(const struct io_ops *io, int store_dirfd, const char *run, int *ret_dirfd,
              struct cairn_error *reterr);
-/* check_digests: false = names and COMMIT records (validity UNCHECKED or FLAGGED, or DAMAGED), true
- * = also the digests of INDEX and all manifests and the size of each data file. Attempts on the
- * lineage are always judged. A checkpoint that disappears meanwhile is left out. Errors are of the
- * folder as a whole: it cannot be listed, a file cannot be read for want of permission or memory,
- * the mark of the end is damaged. */
+/* check_digests: false = names, COMMIT records, size and header of INDEX (validity UNCHECKED or
+ * FLAGGED, or DAMAGED), true = also the digests of INDEX and all manifests and the size of each
+ * data file. Attempts on the lineage are always judged. A checkpoint that disappears meanwhile is
+ * left out. Errors are of the folder as a whole: it cannot be listed, a file cannot be read for
+ * want of permission or memory, the mark of the end is damaged. */
 int run_scan(const struct io_ops *io, int run_dirfd, const char *run, bool check_digests,
              struct run_scan *ret, struct cairn_error *reterr);
 void run_scan_done(struct run_scan *scan);
+/* After a scan without digests: those of the newest candidate (scan_newest), and of the next one
+ * where it is damaged, until it is what a resume takes. */
+int run_scan_check_newest(const struct io_ops *io, int run_dirfd, const char *run,
+                          struct run_scan *scan, struct cairn_error *reterr);
 
 /* Newest candidate to resume from on the lineage of the newest started generation: highest
  * (generation, step) that is VALID or UNCHECKED, or an attempt that is ROLLABLE (is_attempt; to be

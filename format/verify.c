@@ -129,6 +129,26 @@ int verify_digests(const struct io_ops *io, int run_dirfd, const char *directory
         return 0;
 }
 
+int verify_index_header(const struct io_ops *io, int run_dirfd, const char *directory,
+                        const Cairn__Format__Commit *commit, struct cairn_error *reterr) {
+        char path[VERIFY_PATH_BYTES];
+        uint8_t header[FILE_HEADER_BYTES];
+        struct stat st;
+
+        verify_path(path, directory, INDEX_NAME);
+        _cleanup_(opened_done) struct opened file = {
+                io, io->openat(io->context, run_dirfd, path, O_RDONLY | O_NONBLOCK, 0)};
+        if (file.fd < 0 || io->fstat(io->context, file.fd, &st) < 0)
+                return error_set_errno(reterr, errno, "open index", path);
+        if (!S_ISREG(st.st_mode) || (uint64_t) st.st_size != commit->index_bytes ||
+            commit->index_bytes < sizeof header)
+                return error_set(reterr, CAIRN_ERR_CORRUPT, "check index", path,
+                                 "the file has %jd bytes, the commit record says %" PRIu64,
+                                 (intmax_t) st.st_size, commit->index_bytes);
+        TRY(io_read_exact(io, file.fd, header, sizeof header, 0, path, reterr));
+        return file_check_header(header, commit->index_bytes, FILE_INDEX, path, reterr);
+}
+
 /* ---- COMMIT and INDEX ---- */
 
 /* NULL, or in what two heads of one checkpoint differ. */

@@ -24,6 +24,9 @@ int verify_manifest(const struct io_ops *io, int run_dirfd, const char *director
 /* The files of a committed checkpoint are the bytes that COMMIT has the digests of; data: sizes. */
 int verify_digests(const struct io_ops *io, int run_dirfd, const char *directory,
                    const Cairn__Format__Commit *commit, struct cairn_error *reterr);
+/* INDEX has the size that COMMIT says and a header of its kind: what can be seen at once. */
+int verify_index_header(const struct io_ops *io, int run_dirfd, const char *directory,
+                        const Cairn__Format__Commit *commit, struct cairn_error *reterr);
 /* All data bytes of a rank: chunk checksums, tensor checksums, zeros between, step counters. */
 int verify_data(const struct io_ops *io, int run_dirfd, const char *directory,
                 const struct file_content *manifest, struct cairn_error *reterr);

@@ -52,9 +52,8 @@ static json_t *checkpoint_json(const struct scan_checkpoint *c, bool newest) {
         return j;
 }
 
-static int list_json(const struct store_view *v) {
+static int list_json(const struct store_view *v, const struct scan_checkpoint *newest) {
         json_t *list = json_array();
-        const struct scan_checkpoint *newest = scan_newest(&v->scan, 0);
         for (size_t i = 0; i < v->scan.checkpoint_count; i++)
                 json_array_append_new(list, checkpoint_json(&v->scan.checkpoints[i],
                                                             &v->scan.checkpoints[i] == newest));
@@ -90,16 +89,16 @@ static void print_row(const struct scan_checkpoint *c, bool newest) {
 static int list_run(const struct command *self, const char *store, const char *run, bool json) {
         struct cairn_error e = CAIRN_ERROR_INIT;
         _cleanup_(store_view_done) struct store_view v = STORE_VIEW_INIT;
-        if (store_view_open_run(&v, store, run, &e) < 0)
+        const struct scan_checkpoint *newest;
+        if (store_view_open_run(&v, store, run, &e) < 0 || store_view_newest(&v, &newest, &e) < 0)
                 return command_fail(self, &e);
         if (json)
-                return list_json(&v);
+                return list_json(&v, newest);
         if (v.scan.checkpoint_count == 0)
                 printf("run '%s' has no checkpoint yet\n", run);
         else
                 printf("%-22s %12s  %4s  %10s  %9s  %s\n", "CHECKPOINT", "STEP", "GEN", "SIZE",
                        "AGE", "NOTES");
-        const struct scan_checkpoint *newest = scan_newest(&v.scan, 0);
         for (size_t i = 0; i < v.scan.checkpoint_count; i++)
                 print_row(&v.scan.checkpoints[i], &v.scan.checkpoints[i] == newest);
         if (v.scan.finished) {
@@ -126,6 +125,7 @@ static int visit_run(const char *name, void *argument) {
                 return 0; /* not a run: marker, a stray file */
         if (run_scan(&io_system, fd, name, false, &scan, NULL) < 0)
                 return 0;
+        (void) run_scan_check_newest(&io_system, fd, name, &scan, NULL); /* else as it looks */
         const struct scan_checkpoint *newest = scan_newest(&scan, 0);
         char age[32];
         if (runs->list)

@@ -92,9 +92,10 @@ static void print_status(const json_t *status) {
 static int show_stored(const struct command *self, const char *run, bool json,
                        const struct cairn_error *unreachable) {
         _cleanup_(store_view_done) struct store_view v = STORE_VIEW_INIT;
-        if (store_view_open_run(&v, store_view_default(NULL), run, NULL) < 0)
+        const struct scan_checkpoint *newest;
+        if (store_view_open_run(&v, store_view_default(NULL), run, NULL) < 0 ||
+            store_view_newest(&v, &newest, NULL) < 0)
                 return command_fail(self, unreachable);
-        const struct scan_checkpoint *newest = scan_newest(&v.scan, 0);
         if (json)
                 return print_json(json_pack("{s:n, s:[{s:s, s:s, s:b, s:I}]}", "agent", "runs",
                                             "run", run, "state", "not running", "finished",

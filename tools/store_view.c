@@ -62,6 +62,13 @@ int store_view_open_run(struct store_view *v, const char *store, const char *run
         return 0;
 }
 
+int store_view_newest(struct store_view *v, const struct scan_checkpoint **ret,
+                      struct cairn_error *reterr) {
+        TRY(run_scan_check_newest(&io_system, v->run_fd, v->run, &v->scan, reterr));
+        *ret = scan_newest(&v->scan, 0);
+        return 0;
+}
+
 const struct scan_checkpoint *store_view_find(const struct store_view *v, const char *checkpoint) {
         for (size_t i = 0; i < v->scan.checkpoint_count; i++)
                 if (strcmp(v->scan.checkpoints[i].name, checkpoint) == 0)
@@ -102,7 +109,7 @@ static int choose(struct store_view *v, const char *name, const char *step,
                                 ? scan_find_step(&v->scan, (int64_t) number)
                                 : NULL;
         else
-                found = scan_newest(&v->scan, 0);
+                TRY(store_view_newest(v, &found, reterr));
         if (!found)
                 return error_set(
                         reterr, CAIRN_ERR_NOTFOUND, "find checkpoint",

@@ -36,6 +36,9 @@ int store_view_open_run(struct store_view *v, const char *store, const char *run
 /* Opens store and run of a CKPT argument and fills v->checkpoint. */
 int store_view_open_checkpoint(struct store_view *v, const char *store, const char *checkpoint,
                                struct cairn_error *reterr);
+/* What a resume would take; NULL: there is nothing. Damaged ones are marked as such in the scan. */
+int store_view_newest(struct store_view *v, const struct scan_checkpoint **ret,
+                      struct cairn_error *reterr);
 const struct scan_checkpoint *store_view_find(const struct store_view *v, const char *checkpoint);
 
 /* "1.5 GiB", "12 min": for people. `text` holds at least 32 bytes; returned. */

@@ -118,6 +118,8 @@ ok "RESUME-43 $(tail -n 1 "$work/flip.out"), seed $SEED_FLIPS"
 # A damaged newest one: the next older valid one, said so, never fresh.
 run falls --every 10steps -- "${tiny[@]}" --steps 40 --stop-at 30 --step-ms 8
 printf 'x' | dd of="$CAIRN_STORE/falls/000000000030-g0001/INDEX" bs=1 seek=100 conv=notrunc status=none
+[ "$(newest_of falls)" = 000000000020-g0001 ] || die "cairn list takes a damaged checkpoint for the newest"
+try 0 '^000000000030-g0001 .*damaged' "$cairn" list falls
 : >"$work/falls.out"
 run falls --mode resume -- "${tiny[@]}" --steps 40
 says "$work/falls.out" '000000000030-g0001 is damaged.*fell back to 000000000020-g0001'

@@ -175,7 +175,7 @@ static void test_h_unlisted_store_is_not_empty(void **state) {
         int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0644);
         (void) close(fd);
         memcpy(fixture_request(f, START_AUTO)->run, "file", 5);
-        assert_refused(f, CAIRN_ERR_UNREACHABLE, "nothing is concluded");
+        assert_refused(f, CAIRN_ERR_CORRUPT, "not a run");
         (void) io;
         fixture_free(f);
 }

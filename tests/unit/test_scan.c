@@ -253,6 +253,42 @@ static void test_damage_is_told(void **state) {
         assert_int_equal(find("000000000004-g0001")->validity, CHECKPOINT_UNCHECKED);
 }
 
+/* Without reading everything: the newest is what a resume takes, and of the others what shows at
+ * once is told. */
+static void test_quick_look(void **state) {
+        struct run_scan before;
+
+        generation(1, 2, NULL);
+        for (int64_t step = 1; step <= 7; step++)
+                checkpoint(1, step);
+        damage("000000000001-g0001/INDEX", 20); /* its header */
+        damage("000000000002-g0001/INDEX", -1); /* shorter */
+        assert_int_equal(unlinkat(run_fd, "000000000003-g0001/INDEX", 0), 0);
+        damage("000000000004-g0001/INDEX", 100);
+        damage("000000000006-g0001/rank-00001.manifest", 100);
+        damage("000000000007-g0001/INDEX", 100);
+        look(false);
+        for (int64_t step = 1; step <= 3; step++)
+                assert_int_equal(scan.checkpoints[step - 1].validity, CHECKPOINT_DAMAGED);
+        expect_newest(0, "000000000007-g0001");
+        before = scan;
+        assert_int_equal(run_scan_check_newest(&io_system, run_fd, RUN, &scan, &error), 0);
+        assert_int_equal(scan.checkpoint_count, before.checkpoint_count);
+        expect_newest(0, "000000000005-g0001");
+        assert_int_equal(find("000000000005-g0001")->validity, CHECKPOINT_VALID);
+        assert_int_equal(find("000000000007-g0001")->validity, CHECKPOINT_DAMAGED);
+        assert_non_null(strstr(find("000000000007-g0001")->error.object, "INDEX"));
+        assert_int_equal(find("000000000006-g0001")->validity, CHECKPOINT_DAMAGED);
+        assert_int_equal(find("000000000004-g0001")->validity, CHECKPOINT_UNCHECKED);
+        assert_true(find("000000000005-g0001")->bytes == find("000000000004-g0001")->bytes);
+        /* Pruned between the two looks. */
+        look(false);
+        assert_int_equal(renameat(run_fd, "000000000007-g0001", run_fd, ".trash-x"), 0);
+        assert_int_equal(run_scan_check_newest(&io_system, run_fd, RUN, &scan, &error), 0);
+        expect_newest(0, "000000000005-g0001");
+        assert_int_equal(scan.checkpoint_count, 6);
+}
+
 static void test_whole_check(void **state) {
         struct verify_result result;
 
@@ -473,6 +509,7 @@ int main(void) {
                 SCAN_TEST(test_damaged_start_does_not_revive_the_old_branch),
                 SCAN_TEST(test_start_of_another_claim),
                 SCAN_TEST(test_damage_is_told),
+                SCAN_TEST(test_quick_look),
                 SCAN_TEST(test_whole_check),
                 SCAN_TEST(test_every_flip_is_found),
                 SCAN_TEST(test_flagged_is_never_chosen_by_itself),
