@@ -183,8 +183,7 @@ CLIENT_HANDLER(inventory, session_inventory(s, &to, reterr))
 CLIENT_HANDLER(restore, session_restore(s, &to, e->restore, fds, reterr))
 CLIENT_HANDLER(restore_done, session_restore_done(s, &to, e->restore_done->status, reterr))
 CLIENT_HANDLER(finish, run_finish(s->run, s, &to, e->finish, reterr))
-CLIENT_HANDLER(exchange_put, exchange_put(&s->run->exchange, s->rank, &e->exchange_put->key,
-                                          &e->exchange_put->value, &to, reterr))
+CLIENT_HANDLER(exchange_put, run_exchange_put(s->run, s->rank, e->exchange_put, &to, reterr))
 CLIENT_HANDLER(exchange_get, exchange_get(&s->run->exchange, s->rank, &e->exchange_get->key,
                                           e->exchange_get->wait_ns, &to, reterr))
 CLIENT_HANDLER(exchange_list, exchange_list(&s->run->exchange, &e->exchange_list->prefix,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "agent/attempt.h"
 #include "agent/demand.h"
+#include "agent/group.h"
 #include "agent/hold.h"
 #include "agent/postmortem.h"
 #include "base/log.h"
@@ -32,7 +33,7 @@ static void attempt_clear(struct run *run, struct run_attempt *a) {
         }
         a->run = run;
         a->state = ATTEMPT_EMPTY;
-        a->doomed = false;
+        a->doomed = a->told = a->follow_told = a->follow_heard = false;
         a->tries = 0;
         a->error = (struct cairn_error) CAIRN_ERROR_INIT;
 }
@@ -134,10 +135,14 @@ static void pause_writing(struct run *run, const struct cairn_error *error) {
         run->arm_after_ns = loop_now(&run->agent->loop) + pause_after(run->write_failures - 2);
 }
 
+static bool is_over(const struct run_attempt *a) {
+        return a->doomed || a->state == ATTEMPT_EMPTY || a->state == ATTEMPT_DISCARDING;
+}
+
 /* Once an attempt: one count, and everybody who waits for it hears. */
-static void doom(struct run_attempt *a, const struct cairn_error *error) {
+static void give_up(struct run_attempt *a, const struct cairn_error *error) {
         struct run *run = a->run;
-        if (a->doomed || a->state == ATTEMPT_EMPTY || a->state == ATTEMPT_DISCARDING)
+        if (is_over(a))
                 return;
         a->doomed = true;
         bool used = false;
@@ -150,17 +155,24 @@ static void doom(struct run_attempt *a, const struct cairn_error *error) {
                         cut_outcome_set(run->sessions[i]->page, row->seq, CUT_FAILED,
                                         error ? error->status : CAIRN_ERR_STALE);
         }
-        if (!error || !error->status) {
+        if (!error || !error->status || !used) { /* nobody's fault, or nothing of it was lost */
                 demand_failed(run, a, NULL);
                 return;
         }
         a->error = run->last_error = *error;
-        if (used)
-                run->attempts_failed++;
+        run->attempts_failed++;
         outage_failed(run, a->number, error);
         demand_failed(run, a, error);
         if (used)
                 pause_writing(run, error);
+}
+
+/* Here, and so on all nodes. */
+static void doom(struct run_attempt *a, const struct cairn_error *error) {
+        if (is_over(a))
+                return;
+        group_tell_doom(a->run, a->number, error);
+        give_up(a, error);
 }
 
 void attempts_doom_all(struct run *run, const struct cairn_error *error) {
@@ -184,6 +196,11 @@ static void discard(struct run_attempt *a) {
         struct store_message m = {.verb = STORE_DISCARD, .attempt = a->number};
         for (uint32_t i = 0; i < SESSION_COUNT_MAX; i++)
                 close_files(&a->ranks[i]);
+        /* The folder is the leader's; after a loss it is the next generation's to set aside. */
+        if (!group_leads(a->run)) {
+                attempt_clear(a->run, a);
+                return;
+        }
         a->state = ATTEMPT_DISCARDING;
         if (run_store_request(a->run, &m, discarded, a, &error) < 0) {
                 log_error(outage_level(a->run), "discard attempt", &error);
@@ -263,7 +280,7 @@ static void publish_outcome(struct run_attempt *a, const struct commit_result *c
         for (uint32_t i = 0; i < run->world; i++) {
                 const struct rank_cut *row = &a->ranks[i];
                 struct session *s = run->sessions[i];
-                if (i == 0)
+                if (i == run->first_rank)
                         run->committed_seq = row->seq;
                 if (!s || !s->page)
                         continue;
@@ -296,7 +313,8 @@ static void publish_outcome(struct run_attempt *a, const struct commit_result *c
                   "cut_to_commit_ms=%llu",
                   run->name, (unsigned long long) run->generation, a->number, run->committed_name,
                   (long long) c->step, (unsigned long long) c->bytes, c->existed,
-                  (unsigned long long) ((run->committed_ns - a->ranks[0].cut_ns) / NSEC_PER_MSEC));
+                  (unsigned long long) ((run->committed_ns - a->ranks[run->first_rank].cut_ns) /
+                                        NSEC_PER_MSEC));
         outage_over(run);
 }
 
@@ -319,6 +337,7 @@ static void committed(void *context, const struct store_message *reply, struct w
         struct commit_result c = reply->committed;
         publish_outcome(a, &c);
         demand_committed(run, a, &c);
+        group_tell_committed(run, a->number, &c);
         attempt_clear(run, a);
         run->unretained++;
 }
@@ -342,6 +361,12 @@ static void commit(struct run_attempt *a) {
 
 static void publish(struct run_attempt *a, uint32_t rank);
 
+/* The leader of a group hears what becomes of this node's ranks. */
+static void tell_rank(const struct run_attempt *a, uint32_t rank, Cairn__Peer__RankEvent event) {
+        group_tell_rank(a->run, a->number, rank, (int) event, a->ranks[rank].step,
+                        a->ranks[rank].bytes);
+}
+
 static void published(void *context, const struct store_message *reply, struct wire_fds *fds) {
         struct run *run = context;
         struct run_attempt *a = find(run, reply->attempt);
@@ -349,10 +374,11 @@ static void published(void *context, const struct store_message *reply, struct w
         if (!a || a->state != ATTEMPT_OPEN || a->doomed || reply->rank >= run->world)
                 return;
         struct rank_cut *row = &a->ranks[reply->rank];
-        if (reply->status == 0)
+        if (reply->status == 0) {
                 row->state = RANK_PUBLISHED;
-        else if ((reply->status == CAIRN_ERR_TIMEOUT || reply->status == CAIRN_ERR_PEER) &&
-                 ++row->tries < RUN_STORE_TRIES)
+                tell_rank(a, reply->rank, CAIRN__PEER__RANK_EVENT__RANK_PUBLISHED);
+        } else if ((reply->status == CAIRN_ERR_TIMEOUT || reply->status == CAIRN_ERR_PEER) &&
+                   ++row->tries < RUN_STORE_TRIES)
                 publish(a, reply->rank);
         else
                 doom(a, &reply->error);
@@ -379,18 +405,28 @@ void run_session_cut(struct run *run, struct session *s, const struct saver_mess
         row->bytes = m->bytes ? m->bytes : s->image_bytes;
         row->cut_ns = loop_now(&run->agent->loop);
         row->ending = m->ending;
+        tell_rank(a, s->rank, CAIRN__PEER__RANK_EVENT__RANK_CUT);
         log_event(LOG_LEVEL_DEBUG, "run=%s rank=%u attempt=%u cut=%llu step=%lld", run->name,
                   s->rank, a->number, (unsigned long long) m->seq, (long long) m->step);
 }
 
 void run_session_held(struct run *run, struct session *s, const struct saver_message *m) {
-        hold_held(run, s, m);
+        if (group_leads(run))
+                hold_held(run, s->rank, m->attempt, m->step);
+        else
+                group_tell_rank(run, m->attempt, s->rank, CAIRN__PEER__RANK_EVENT__RANK_HELD,
+                                m->step, 0);
 }
 
 void run_session_void(struct run *run, struct session *s, const struct saver_message *m) {
-        hold_void(run, s);
-        log_event(LOG_LEVEL_WARNING, "run=%s rank=%u cut=void seq=%llu status=%s", run->name,
-                  s->rank, (unsigned long long) m->seq, status_name(m->status));
+        if (group_leads(run))
+                hold_void(run, s->rank);
+        else
+                group_tell_rank(run, s->armed_attempt, s->rank, CAIRN__PEER__RANK_EVENT__RANK_VOID,
+                                0, 0);
+        log_event(m->hold ? LOG_LEVEL_DEBUG : LOG_LEVEL_WARNING,
+                  "run=%s rank=%u cut=void seq=%llu status=%s", run->name, s->rank,
+                  (unsigned long long) m->seq, status_name(m->status));
         if (m->status < 0 && m->error.status)
                 s->last_error = m->error;
 }
@@ -416,12 +452,14 @@ void run_session_written(struct run *run, struct session *s, const struct saver_
 
 void run_session_disarmed(struct run *run, struct session *s, uint32_t attempt) {
         struct run_attempt *a = find(run, attempt);
-        if (a && a->ranks[s->rank].state == RANK_ARMED)
-                a->ranks[s->rank].state = RANK_NONE;
+        if (!a || a->ranks[s->rank].state != RANK_ARMED)
+                return;
+        a->ranks[s->rank].state = RANK_NONE;
+        tell_rank(a, s->rank, CAIRN__PEER__RANK_EVENT__RANK_DISARMED);
 }
 
 void run_session_saver_lost(struct run *run, struct session *s, const struct cairn_error *error) {
-        hold_void(run, s);
+        hold_void(run, s->rank);
         for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++) {
                 struct run_attempt *a = &run->attempts[i];
                 struct rank_cut *row = &a->ranks[s->rank];
@@ -448,6 +486,7 @@ static void open_failed(struct run_attempt *a, const struct cairn_error *error) 
         run->last_error = *error;
         run->attempts_failed++;
         outage_failed(run, a->number, error);
+        group_tell_doom(run, a->number, error);
         demand_fail_all(run, error);
         /* Its folder may be there, or part of its files. */
         discard(a);
@@ -480,7 +519,7 @@ static void opened(void *context, const struct store_message *reply, struct wire
         }
         for (uint32_t i = 0; i < count; i++)
                 a->ranks[first + i].parcel = wire_fds_take(fds, i);
-        if (first + count < a->run->world) {
+        if (first + count < a->run->first_rank + a->run->local_count) {
                 ask_files(a, first + count);
                 return;
         }
@@ -494,7 +533,7 @@ static void opened(void *context, const struct store_message *reply, struct wire
 /* As many ranks as one message carries descriptors for. */
 static void ask_files(struct run_attempt *a, uint32_t first) {
         struct cairn_error error = CAIRN_ERROR_INIT;
-        uint32_t left = a->run->world - first;
+        uint32_t left = a->run->first_rank + a->run->local_count - first;
         struct store_message m = {.verb = STORE_ATTEMPT_OPEN,
                                   .attempt = a->number,
                                   .first = first,
@@ -504,7 +543,7 @@ static void ask_files(struct run_attempt *a, uint32_t first) {
 }
 
 static bool wants_attempt(const struct run *run) {
-        if (run->state != RUN_LIVE || run->fenced || run->finish.done ||
+        if (run->state != RUN_LIVE || run->fenced || run->finish.done || !group_leads(run) ||
             loop_now(&run->agent->loop) < run->open_after_ns)
                 return false;
         for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++) {
@@ -539,7 +578,25 @@ static void open_next(struct run *run) {
                 return;
         a->number = ++run->attempt_last;
         a->state = ATTEMPT_OPENING;
-        ask_files(a, 0);
+        ask_files(a, run->first_rank);
+}
+
+/* An earlier one is cut on some ranks and not on others. Whoever went on to a later one meanwhile
+ * would stay ahead of the others by one cut for ever. A member of a group sees its own ranks only;
+ * the leader tells it of the later one when that is due. */
+static bool is_too_early(const struct run *run, const struct run_attempt *a) {
+        bool leads = group_leads(run);
+        uint32_t first = leads ? 0 : run->first_rank;
+        uint32_t end = leads ? run->world : run->first_rank + run->local_count;
+        for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++) {
+                const struct run_attempt *b = &run->attempts[i];
+                if (b->state != ATTEMPT_OPEN || b->doomed || b->number >= a->number)
+                        continue;
+                for (uint32_t rank = first; rank < end; rank++)
+                        if (b->ranks[rank].state < RANK_CUT)
+                                return true;
+        }
+        return false;
 }
 
 static void arm(struct run *run, uint32_t rank) {
@@ -554,13 +611,112 @@ static void arm(struct run *run, uint32_t rank) {
                     b->ranks[rank].parcel >= 0 && (!a || b->number < a->number))
                         a = b;
         }
-        if (!a)
+        if (!a || is_too_early(run, a))
                 return;
         struct rank_cut *row = &a->ranks[rank];
-        if (session_arm(s, a->number, row->parcel) == 0)
+        if (session_arm(s, a->number, row->parcel) == 0) {
                 row->state = RANK_ARMED;
+                tell_rank(a, rank, CAIRN__PEER__RANK_EVENT__RANK_ARMED);
+        }
         /* Sent or lost with its saver: these files are handed out once. */
         close_files(row);
+}
+
+/* ---- a group ---- */
+
+void attempts_tell_open(struct run *run, bool again) {
+        for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++) {
+                struct run_attempt *a = &run->attempts[i];
+                if (a->state != ATTEMPT_OPEN || a->doomed ||
+                    (a->told ? !again : is_too_early(run, a)))
+                        continue;
+                a->told = true;
+                group_tell_open(run, a->number);
+                a->follow_told = false;
+        }
+}
+
+void attempts_heard_open(struct run *run, uint32_t number) {
+        if (find(run, number) || number <= run->attempt_last)
+                return; /* told twice */
+        for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++)
+                if (!run->open_wanted[i]) {
+                        run->open_wanted[i] = number;
+                        run->attempt_last = number;
+                        return;
+                }
+}
+
+/* As soon as there is room: what is over here may still be in a saver's hands. */
+static void open_told(struct run *run) {
+        for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++) {
+                struct run_attempt *a = NULL;
+                for (size_t k = 0; k < RUN_ATTEMPT_COUNT && !a; k++)
+                        if (run->attempts[k].state == ATTEMPT_EMPTY)
+                                a = &run->attempts[k];
+                if (!run->open_wanted[i] || !a)
+                        continue;
+                a->number = run->open_wanted[i];
+                run->open_wanted[i] = 0;
+                a->state = ATTEMPT_OPENING;
+                ask_files(a, run->first_rank);
+        }
+}
+
+void attempts_heard_doom(struct run *run, uint32_t number, const struct cairn_error *error) {
+        struct run_attempt *a = find(run, number);
+        for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++)
+                if (run->open_wanted[i] == number)
+                        run->open_wanted[i] = 0;
+        if (a && a->state != ATTEMPT_COMMITTING)
+                (group_leads(run) ? doom : give_up)(a, error);
+}
+
+void attempts_heard_committed(struct run *run, uint32_t number, const struct commit_result *c) {
+        struct run_attempt *a = find(run, number);
+        if (!a || a->state != ATTEMPT_OPEN)
+                return;
+        publish_outcome(a, c);
+        attempt_clear(run, a);
+}
+
+void attempts_heard_follow(struct run *run, uint32_t number, int64_t step) {
+        struct run_attempt *a = find(run, number);
+        if (!a || a->follow_heard)
+                return;
+        a->follow_heard = true;
+        a->follow_step = step;
+        a->follow_ns = loop_now(&run->agent->loop);
+}
+
+void attempts_heard_rank(struct run *run, const Cairn__Peer__Rank *m) {
+        struct run_attempt *a = find(run, m->attempt);
+        if (m->event == CAIRN__PEER__RANK_EVENT__RANK_HELD)
+                hold_held(run, m->rank, m->attempt, m->step);
+        if (m->event == CAIRN__PEER__RANK_EVENT__RANK_VOID)
+                hold_void(run, m->rank);
+        if (!a || a->state != ATTEMPT_OPEN || a->doomed)
+                return;
+        struct rank_cut *row = &a->ranks[m->rank];
+        switch (m->event) {
+        case CAIRN__PEER__RANK_EVENT__RANK_ARMED:
+                row->state = row->state == RANK_NONE ? RANK_ARMED : row->state;
+                break;
+        case CAIRN__PEER__RANK_EVENT__RANK_DISARMED:
+                row->state = row->state == RANK_ARMED ? RANK_NONE : row->state;
+                break;
+        case CAIRN__PEER__RANK_EVENT__RANK_CUT:
+                row->state = RANK_CUT;
+                row->step = m->step;
+                row->bytes = m->bytes;
+                row->cut_ns = loop_now(&run->agent->loop);
+                break;
+        case CAIRN__PEER__RANK_EVENT__RANK_PUBLISHED:
+                row->state = row->state == RANK_CUT ? RANK_PUBLISHED : row->state;
+                break;
+        default:
+                break;
+        }
 }
 
 /* ---- the pump ---- */
@@ -568,7 +724,7 @@ static void arm(struct run *run, uint32_t rank) {
 /* A rank was cut and this one was not. It stands at the same step: it is told to follow. It went
  * on, because its files or its staging were not free in time: there is no such cut. A moment passes
  * first, for its saver's word that it was cut may be under way. */
-static void follow(struct run_attempt *a, uint32_t rank, const struct rank_cut *first) {
+static void follow(struct run_attempt *a, uint32_t rank, int64_t first_step, uint64_t first_ns) {
         struct run *run = a->run;
         struct session *s = run->sessions[rank];
         struct cairn_error error = CAIRN_ERROR_INIT;
@@ -576,21 +732,38 @@ static void follow(struct run_attempt *a, uint32_t rank, const struct rank_cut *
                 return;
         int64_t step = atomic_load(&s->page->last_step);
         struct cut_word word = session_word(s);
-        if (step < first->step)
+        if (step < first_step)
                 return;
-        if (step == first->step && word.phase != CUT_UPDATING) {
+        if (step == first_step && word.phase != CUT_UPDATING) {
                 if (s->armed_attempt == a->number && !s->disarming && !s->writing)
                         session_take(s, word.seq);
                 return;
         }
-        if (loop_now(&run->agent->loop) < first->cut_ns + FOLLOW_NS)
+        if (loop_now(&run->agent->loop) < first_ns + FOLLOW_NS)
                 return;
         (void) error_set(&error, CAIRN_ERR_MISMATCH, "take snapshot", run->name,
                          "rank %u went on from step %lld before it could be cut there, as other "
                          "ranks were: its last snapshot is still being written, or its saver is "
                          "new",
-                         rank, (long long) first->step);
+                         rank, (long long) first_step);
         doom(a, &error);
+}
+
+/* One rank was cut, here or on another node: all are to be. */
+static void follow_all(struct run_attempt *a, const struct rank_cut *first) {
+        struct run *run = a->run;
+        if (hold_active(run) && run->hold.attempt == a->number)
+                return;
+        if (first && !a->follow_told) {
+                a->follow_told = true;
+                group_tell_follow(run, a->number, first->step);
+        }
+        if (!first && !a->follow_heard)
+                return;
+        for (uint32_t i = 0; i < run->world && !a->doomed; i++)
+                if (a->ranks[i].state < RANK_CUT)
+                        follow(a, i, first ? first->step : a->follow_step,
+                               first ? first->cut_ns : a->follow_ns);
 }
 
 static void check_open(struct run_attempt *a) {
@@ -611,13 +784,10 @@ static void check_open(struct run_attempt *a) {
                 }
                 first = row;
         }
-        if (first && !(hold_active(run) && run->hold.attempt == a->number))
-                for (uint32_t i = 0; i < run->world && !a->doomed; i++)
-                        if (a->ranks[i].state < RANK_CUT)
-                                follow(a, i, first);
+        follow_all(a, first);
         if (a->doomed)
                 wind_up(a);
-        else if (done == run->world)
+        else if (done == run->world && group_leads(run))
                 commit(a);
 }
 
@@ -627,6 +797,9 @@ void attempts_pump(struct run *run) {
                         check_open(&run->attempts[i]);
         if (wants_attempt(run))
                 open_next(run);
+        open_told(run);
+        if (run->group && group_leads(run))
+                attempts_tell_open(run, false);
         for (uint32_t rank = 0; rank < run->world; rank++)
                 arm(run, rank);
         retain(run);

@@ -8,6 +8,7 @@
 #define CAIRN_AGENT_ATTEMPT_H
 
 #include "agent/run.h"
+#include "format/peer.pb-c.h"
 
 void attempts_init(struct run *run);
 void attempts_done(struct run *run);
@@ -25,5 +26,14 @@ bool attempts_untouched(const struct run *run, uint32_t number);
 uint32_t attempts_cut_count(const struct run *run, uint32_t number);
 /* Some ranks of an attempt are cut and others are not. */
 bool attempts_uneven(const struct run *run);
+
+/* Of a group. Leader: tell a member that came which attempts are open, and hear its reports. */
+void attempts_tell_open(struct run *run, bool again);
+void attempts_heard_rank(struct run *run, const Cairn__Peer__Rank *m);
+/* Both: it is given up there. Member: what the leader says. */
+void attempts_heard_doom(struct run *run, uint32_t number, const struct cairn_error *error);
+void attempts_heard_open(struct run *run, uint32_t number);
+void attempts_heard_committed(struct run *run, uint32_t number, const struct commit_result *c);
+void attempts_heard_follow(struct run *run, uint32_t number, int64_t step);
 
 #endif

@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "agent/demand.h"
 #include "agent/attempt.h"
+#include "agent/group.h"
 #include "agent/hold.h"
 #include "base/log.h"
 #include "format/check.h"
+#include "format/wire.h"
+
+#define FORWARD_NS (2 * NSEC_PER_SEC) /* the leader's own time-out comes first */
 
 static struct run_waiter *waiter_new(struct run *run) {
         for (size_t i = 0; i < RUN_WAITER_COUNT_MAX; i++)
                 if (!run->waiters[i].used) {
                         run->waiters[i] = (struct run_waiter){
-                                .used = true, .since_ns = loop_now(&run->agent->loop)};
+                                .used = true, .run = run, .since_ns = loop_now(&run->agent->loop)};
                         return &run->waiters[i];
                 }
         return NULL;
@@ -52,6 +56,12 @@ static void end_pause(struct run *run) {
 }
 
 void demand_internal(struct run *run, uint64_t deadline_ns) {
+        uint64_t now_ns = loop_now(&run->agent->loop);
+        if (!group_leads(run)) {
+                (void) group_tell_demand(run, 0, "", false,
+                                         deadline_ns > now_ns ? deadline_ns - now_ns : 1);
+                return;
+        }
         struct run_waiter *w = waiter_new(run);
         if (!w)
                 return;
@@ -63,8 +73,8 @@ void demand_internal(struct run *run, uint64_t deadline_ns) {
 
 /* Everything is committed as it stands. */
 static bool committed_already(struct run *run) {
-        for (uint32_t i = 0; i < run->world; i++) {
-                struct session *s = run->sessions[i];
+        for (uint32_t i = 0; i < run->local_count; i++) {
+                struct session *s = run->sessions[run->first_rank + i];
                 if (!session_cuttable(s))
                         return false;
                 struct cut_word w = session_word(s);
@@ -79,7 +89,7 @@ void demand_periodic(struct run *run) {
         bool active = false;
         for (uint32_t i = 0; i < run->world; i++)
                 active = active || (run->sessions[i] && run->sessions[i]->state == SESSION_ACTIVE);
-        if (active && !demand_pending(run) && !committed_already(run))
+        if (active && group_leads(run) && !demand_pending(run) && !committed_already(run))
                 demand_internal(run, loop_now(&run->agent->loop) + run->every_ns);
 }
 
@@ -93,13 +103,17 @@ static void answer(struct run_waiter *w, const char *name, int64_t step, uint64_
         m.existed = existed;
         e.body_case = CAIRN__CONTROL__ENVELOPE__BODY_SNAPSHOT_REPLY;
         e.snapshot_reply = &m;
-        if (!w->internal)
+        if (w->peer_nonce)
+                group_tell_demanded(w->run, w, name, step, bytes, existed, NULL);
+        else if (!w->internal)
                 server_reply(&w->to, &e, NULL, 0);
         w->used = false;
 }
 
 static void fail(struct run_waiter *w, const struct cairn_error *error) {
-        if (!w->internal)
+        if (w->peer_nonce)
+                group_tell_demanded(w->run, w, "", -1, 0, false, error);
+        else if (!w->internal)
                 server_fail(&w->to, error);
         w->used = false;
 }
@@ -126,6 +140,34 @@ static int tag_existing(struct run *run, struct run_waiter *w, struct cairn_erro
         if (r < 0)
                 w->used = false;
         return r;
+}
+
+/* `w` is filled; taken at once, or by and by. */
+static int begin(struct run *run, struct run_waiter *w, struct cairn_error *reterr) {
+        if (committed_already(run)) {
+                if (*w->tag)
+                        return tag_existing(run, w, reterr);
+                answer(w, run->committed_name, run->committed_step, run->committed_bytes, true);
+                return 0;
+        }
+        end_pause(run);
+        set_targets(run, w);
+        run_pump(run);
+        return 0;
+}
+
+/* The leader of the group takes it. */
+static int forward(struct run *run, struct run_waiter *w, uint64_t timeout_ns,
+                   struct cairn_error *reterr) {
+        w->forwarded = true;
+        w->peer_id = ++run->demand_last;
+        w->deadline_ns += FORWARD_NS;
+        int r = group_tell_demand(run, w->peer_id, w->tag, w->wait, timeout_ns);
+        if (r == 0)
+                return 0;
+        w->used = false;
+        return error_set(reterr, r, "snapshot", run->name,
+                         "the agent that leads the group cannot be asked at present; try again");
 }
 
 int run_snapshot(struct run *run, const struct reply_to *to,
@@ -157,16 +199,51 @@ int run_snapshot(struct run *run, const struct reply_to *to,
         uint64_t timeout_ns = m->timeout_ns ? m->timeout_ns : 60 * NSEC_PER_SEC;
         w->deadline_ns = loop_now(&run->agent->loop) +
                          (timeout_ns < UINT64_MAX / 4 ? timeout_ns : UINT64_MAX / 4);
-        if (committed_already(run)) {
-                if (*w->tag)
-                        return tag_existing(run, w, reterr);
-                answer(w, run->committed_name, run->committed_step, run->committed_bytes, true);
-                return 0;
+        return group_leads(run) ? begin(run, w, reterr) : forward(run, w, timeout_ns, reterr);
+}
+
+void demand_from(struct run *run, uint64_t nonce, const Cairn__Peer__Demand *m) {
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        struct run_waiter refused = {.run = run, .peer_nonce = nonce, .peer_id = m->id}, *w;
+        uint64_t timeout_ns = m->timeout_ns < UINT64_MAX / 4 ? m->timeout_ns : UINT64_MAX / 4;
+        uint64_t deadline_ns = loop_now(&run->agent->loop) + timeout_ns;
+        if (m->id == 0) {
+                demand_internal(run, deadline_ns);
+                return;
         }
-        end_pause(run);
-        set_targets(run, w);
-        run_pump(run);
-        return 0;
+        w = m->tag.len < sizeof w->tag ? waiter_new(run) : NULL;
+        if (!w) {
+                (void) error_set(&error, CAIRN_ERR_BUSY, "snapshot", run->name,
+                                 "%d requests wait already", RUN_WAITER_COUNT_MAX);
+                fail(&refused, &error);
+                return;
+        }
+        w->peer_nonce = nonce;
+        w->peer_id = m->id;
+        w->wait = m->wait;
+        w->deadline_ns = deadline_ns;
+        if (m->tag.len)
+                memcpy(w->tag, m->tag.data, m->tag.len);
+        if (begin(run, w, &error) < 0)
+                fail(w, &error);
+}
+
+void demand_heard(struct run *run, const Cairn__Peer__Demanded *m) {
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        char name[NAME_BYTES] = "";
+        if (m->checkpoint.len > 0 && m->checkpoint.len < sizeof name)
+                memcpy(name, m->checkpoint.data, m->checkpoint.len);
+        if (m->failure)
+                wire_failure_read(m->failure, &error);
+        for (size_t i = 0; i < RUN_WAITER_COUNT_MAX; i++) {
+                struct run_waiter *w = &run->waiters[i];
+                if (!w->used || !w->forwarded || w->peer_id != m->id)
+                        continue;
+                if (m->failure)
+                        fail(w, &error);
+                else
+                        answer(w, name, m->step, m->bytes, m->existed);
+        }
 }
 
 /* ---- what became of it ---- */
@@ -182,7 +259,7 @@ void demand_committed(struct run *run, const struct run_attempt *a,
                       const struct commit_result *committed) {
         for (size_t i = 0; i < RUN_WAITER_COUNT_MAX; i++) {
                 struct run_waiter *w = &run->waiters[i];
-                if (w->used && !w->tagging && covers(run, a, w))
+                if (w->used && !w->tagging && !w->forwarded && covers(run, a, w))
                         answer(w, committed->name, committed->step, committed->bytes,
                                committed->existed);
         }
@@ -191,7 +268,7 @@ void demand_committed(struct run *run, const struct run_attempt *a,
 void demand_failed(struct run *run, const struct run_attempt *a, const struct cairn_error *error) {
         for (size_t i = 0; i < RUN_WAITER_COUNT_MAX; i++) {
                 struct run_waiter *w = &run->waiters[i];
-                if (!w->used || w->tagging || !covers(run, a, w))
+                if (!w->used || w->tagging || w->forwarded || !covers(run, a, w))
                         continue;
                 /* Nobody's fault, or ranks that were not level: asked again within its time. */
                 if (error && error->status != CAIRN_ERR_MISMATCH && error->status != CAIRN_ERR_PEER)
@@ -212,7 +289,7 @@ const char *demand_tag(const struct run *run, const struct run_attempt *a, uint3
         *ret_reason = 0;
         for (size_t i = 0; i < RUN_WAITER_COUNT_MAX; i++) {
                 const struct run_waiter *w = &run->waiters[i];
-                if (!w->used || w->tagging || !covers(run, a, w))
+                if (!w->used || w->tagging || w->forwarded || !covers(run, a, w))
                         continue;
                 *ret_reason = 1;
                 if (*w->tag)
@@ -295,11 +372,11 @@ void demand_pump(struct run *run) {
                 for (uint32_t rank = 0; rank < run->world; rank++)
                         if (session_cuttable(run->sessions[rank]))
                                 (void) session_word(run->sessions[rank]);
-                if (!w->internal && !server_reach(&w->to))
+                if (!w->internal && !w->peer_nonce && !server_reach(&w->to))
                         w->used = false; /* whoever asked hung up */
                 else if (now_ns >= w->deadline_ns)
                         say_timeout(run, w);
-                else {
+                else if (!w->forwarded) {
                         if (run->world == 1)
                                 take(run, w);
                         hold = hold || is_uncovered(run, w);
@@ -307,6 +384,6 @@ void demand_pump(struct run *run) {
                                 answer_taken(run, w);
                 }
         }
-        if (run->world > 1)
+        if (run->world > 1 && group_leads(run))
                 hold_pump(run, hold);
 }

@@ -8,6 +8,7 @@
 #define CAIRN_AGENT_DEMAND_H
 
 #include "agent/run.h"
+#include "format/peer.pb-c.h"
 
 void demand_pump(struct run *run);
 bool demand_pending(const struct run *run);
@@ -20,6 +21,9 @@ void demand_committed(struct run *run, const struct run_attempt *a,
 void demand_failed(struct run *run, const struct run_attempt *a, const struct cairn_error *error);
 /* No attempt can be made: all who wait hear why. */
 void demand_fail_all(struct run *run, const struct cairn_error *error);
+/* Of a group. Leader: another node's agent (by its nonce) wants a cut. Member: its answer. */
+void demand_from(struct run *run, uint64_t nonce, const Cairn__Peer__Demand *m);
+void demand_heard(struct run *run, const Cairn__Peer__Demanded *m);
 /* Tag and reason for the COMMIT of this attempt. */
 const char *demand_tag(const struct run *run, const struct run_attempt *a, uint32_t *ret_reason);
 

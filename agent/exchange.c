@@ -147,8 +147,17 @@ int exchange_put(struct exchange *x, uint32_t rank, const ProtobufCBinaryData *k
         x->used[rank].keys++;
         x->used[rank].bytes += entry->key_bytes + entry->value_bytes;
         wake(x, entry);
-        server_done_reply(to);
+        if (to)
+                server_done_reply(to);
         return 0;
+}
+
+void exchange_each(struct exchange *x, exchange_each_fn call, void *context) {
+        for (const struct exchange_entry *e = x->entries; e; e = e->next) {
+                const ProtobufCBinaryData key = {e->key_bytes, (uint8_t *) (uintptr_t) e->bytes};
+                const ProtobufCBinaryData value = value_of(e);
+                call(context, e->rank, &key, &value);
+        }
 }
 
 int exchange_get(struct exchange *x, uint32_t rank, const ProtobufCBinaryData *key,

@@ -42,10 +42,15 @@ void exchange_init(struct exchange *x, struct loop *loop);
 /* Sessions of the generation have ended: nobody who waits is there. Frees all that is kept. */
 void exchange_clear(struct exchange *x);
 
-/* rank < SESSION_COUNT_MAX. Errors: API (key or value too long), NOSPACE. */
+/* rank < SESSION_COUNT_MAX. Errors: API (key or value too long), NOSPACE. `to` NULL: another node's
+ * rank put it, nobody here waits for an answer. */
 int exchange_put(struct exchange *x, uint32_t rank, const ProtobufCBinaryData *key,
                  const ProtobufCBinaryData *value, const struct reply_to *to,
                  struct cairn_error *reterr);
+/* All that is kept, for a node that came late. */
+typedef void (*exchange_each_fn)(void *context, uint32_t rank, const ProtobufCBinaryData *key,
+                                 const ProtobufCBinaryData *value);
+void exchange_each(struct exchange *x, exchange_each_fn call, void *context);
 int exchange_get(struct exchange *x, uint32_t rank, const ProtobufCBinaryData *key,
                  uint64_t wait_ns, const struct reply_to *to, struct cairn_error *reterr);
 int exchange_list(const struct exchange *x, const ProtobufCBinaryData *prefix,

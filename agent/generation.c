@@ -304,7 +304,7 @@ static int try_lock(const struct io_ops *io, int run_fd, int flags, int *ret_fd)
 
 /* Only an existing lock file: a refused start creates nothing. */
 static int lock_existing(struct start *s, struct cairn_error *reterr) {
-        if (s->run.fd < 0 || s->run.lock_fd >= 0)
+        if (s->run.fd < 0 || s->run.lock_fd >= 0 || s->request->grouped)
                 return 0;
         int r = try_lock(s->store->io, s->run.fd, 0, &s->run.lock_fd);
         if (r == 0 || r == -ENOENT)
@@ -338,6 +338,8 @@ static int create_run(struct start *s, struct cairn_error *reterr) {
         TRY(io_make_dir(io, s->run.fd, MARKS_NAME, 0755, true, reterr));
         if (s->run.lock_fd >= 0)
                 return 0;
+        if (s->request->grouped)
+                return look(s, reterr);
         int r = try_lock(io, s->run.fd, O_CREAT, &s->run.lock_fd);
         if (r == -EAGAIN)
                 return refuse_living(s, reterr);
@@ -647,7 +649,7 @@ static int check_started(const struct store_run *run, uint64_t generation,
         return 0;
 }
 
-int store_run_reopen(struct store *store, const char *run, uint64_t generation,
+int store_run_reopen(struct store *store, const char *run, uint64_t generation, bool grouped,
                      struct store_run *ret, struct cairn_error *reterr) {
         struct store_run opened = {.store = store, .fd = -1, .lock_fd = -1};
         int r = name_check_run(run, reterr);
@@ -659,7 +661,8 @@ int store_run_reopen(struct store *store, const char *run, uint64_t generation,
         if (r < 0)
                 return r;
         (void) snprintf(opened.run, sizeof opened.run, "%.*s", RUN_NAME_BYTES_MAX, run);
-        TRY_GOTO(retake_lock(&opened, reterr), fail);
+        if (!grouped)
+                TRY_GOTO(retake_lock(&opened, reterr), fail);
         TRY_GOTO(commit_check_fenced(&opened, generation, reterr), fail);
         if (generation != UINT64_MAX) /* of nobody's */
                 TRY_GOTO(check_started(&opened, generation, reterr), fail);

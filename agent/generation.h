@@ -22,7 +22,7 @@ int store_create_at(const struct io_ops *io, const struct clock_ops *clock, int 
 bool store_folder_is_free(const char *path);
 /* Open a run that this agent has started, in a new process, and take its lock again (waits a second
  * for a predecessor that is being killed). STALE if `generation` is not the newest one. */
-int store_run_reopen(struct store *store, const char *run, uint64_t generation,
+int store_run_reopen(struct store *store, const char *run, uint64_t generation, bool grouped,
                      struct store_run *ret, struct cairn_error *reterr);
 /* The folder of a run that goes on was removed from its store: make it again, with the claim of
  * that generation and no parent, so that what the trainers hold can be saved. */

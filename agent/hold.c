@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "agent/hold.h"
 #include "agent/attempt.h"
+#include "agent/group.h"
 #include "base/log.h"
 #include "base/states.h"
 
@@ -22,11 +23,15 @@ bool hold_active(const struct run *run) {
         return run->hold.state != HOLD_IDLE;
 }
 
+static bool is_local(const struct run *run, uint32_t rank) {
+        return rank >= run->first_rank && rank < run->first_rank + run->local_count;
+}
+
 /* The attempt that every rank is armed with and none was cut in; 0: there is none. */
 static uint32_t common_attempt(const struct run *run) {
         uint32_t number = 0;
-        for (uint32_t i = 0; i < run->world; i++) {
-                const struct session *s = run->sessions[i];
+        for (uint32_t i = 0; i < run->local_count; i++) {
+                const struct session *s = run->sessions[run->first_rank + i];
                 if (!s || !s->page || s->dead || !s->armed_attempt || s->disarming || s->writing ||
                     (i > 0 && s->armed_attempt != number))
                         return 0;
@@ -40,6 +45,7 @@ static void let_go(struct run *run, const char *why) {
         for (uint32_t i = 0; i < run->world; i++)
                 if (run->sessions[i] && h->ranks[i].state != HOLD_RANK_NONE)
                         session_release(run->sessions[i]);
+        group_tell_release(run);
         set_state(run, HOLD_IDLE, why);
         h->after_ns = loop_now(&run->agent->loop) + HOLD_PAUSE_NS;
 }
@@ -48,7 +54,9 @@ static void ask(struct run *run, uint32_t rank) {
         struct run_hold *h = &run->hold;
         struct session *s = run->sessions[rank];
         h->ranks[rank] = (struct hold_rank){.state = HOLD_RANK_ASKED};
-        if (session_hold(s, h->step) < 0)
+        if (!is_local(run, rank))
+                group_tell_hold(run, h->attempt, rank, h->step);
+        else if (session_hold(s, h->step) < 0)
                 h->ranks[rank].state = HOLD_RANK_VOID; /* its saver is gone */
 }
 
@@ -78,7 +86,9 @@ static void level(struct run *run) {
         if (lowest == highest) {
                 set_state(run, HOLD_GOING, "level");
                 for (uint32_t i = 0; i < run->world; i++)
-                        session_go(run->sessions[i]);
+                        if (run->sessions[i])
+                                session_go(run->sessions[i]);
+                group_tell_go(run, h->attempt);
         } else if (++h->tries > HOLD_TRIES_MAX)
                 let_go(run, "the ranks did not get level");
         else
@@ -94,7 +104,7 @@ static const char *obstacle(const struct run *run) {
                 return "the ranks were not level in time";
         for (uint32_t i = 0; i < run->world; i++) {
                 const struct session *s = run->sessions[i];
-                if (!s || s->dead)
+                if (is_local(run, i) && (!s || s->dead))
                         return "a rank died";
                 if (h->ranks[i].state == HOLD_RANK_VOID)
                         return "a rank went on";
@@ -123,19 +133,19 @@ void hold_pump(struct run *run, bool wanted) {
                 level(run);
 }
 
-void hold_held(struct run *run, struct session *s, const struct saver_message *m) {
+void hold_held(struct run *run, uint32_t rank, uint32_t attempt, int64_t step) {
         struct run_hold *h = &run->hold;
-        struct hold_rank *rank = &h->ranks[s->rank];
-        if (h->state != HOLD_HOLDING || m->attempt != h->attempt) {
-                session_release(s); /* nobody would ever say go */
-                return;
-        }
-        *rank = (struct hold_rank){.state = HOLD_RANK_HELD, .step = m->step};
+        if (h->state == HOLD_HOLDING && attempt == h->attempt)
+                h->ranks[rank] = (struct hold_rank){.state = HOLD_RANK_HELD, .step = step};
+        else if (run->sessions[rank]) /* nobody would ever say go */
+                session_release(run->sessions[rank]);
+        else
+                group_tell_release(run);
 }
 
-void hold_void(struct run *run, const struct session *s) {
-        struct hold_rank *rank = &run->hold.ranks[s->rank];
+void hold_void(struct run *run, uint32_t rank) {
+        struct hold_rank *r = &run->hold.ranks[rank];
         /* What was let go in order to be held at a later step says so, too. */
-        if (rank->state == HOLD_RANK_HELD)
-                rank->state = HOLD_RANK_VOID;
+        if (r->state == HOLD_RANK_HELD)
+                r->state = HOLD_RANK_VOID;
 }

@@ -29,7 +29,7 @@
 /* Somebody waits for a cut that nothing covers (demand.c). */
 void hold_pump(struct run *run, bool wanted);
 bool hold_active(const struct run *run);
-void hold_held(struct run *run, struct session *s, const struct saver_message *m);
-void hold_void(struct run *run, const struct session *s);
+void hold_held(struct run *run, uint32_t rank, uint32_t attempt, int64_t step);
+void hold_void(struct run *run, uint32_t rank);
 
 #endif

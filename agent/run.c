@@ -2,6 +2,7 @@
 #include "agent/run.h"
 #include "agent/attempt.h"
 #include "agent/demand.h"
+#include "agent/group.h"
 #include "agent/hold.h"
 #include "agent/postmortem.h"
 #include "agent/run_parts.h"
@@ -67,6 +68,9 @@ int run_store_request(struct run *run, struct store_message *m, agent_store_fn r
                                         .asked_ns = loop_now(&run->agent->loop),
                                         .next = run->store_calls};
         memcpy(m->run, run->name, sizeof m->run);
+        m->grouped = run->group != NULL;
+        if (m->verb == STORE_START)
+                m->start.grouped = m->grouped;
         if (!m->generation)
                 m->generation = run->generation;
         if (!m->world)
@@ -176,6 +180,7 @@ void run_free(struct run *run) {
                 wire_fds_done(&run->successors[i].fds);
         exchange_clear(&run->exchange);
         attempts_done(run);
+        group_free(run->group);
         wire_fds_done(&run->start_fds);
         if (run->start)
                 cairn__control__start__free_unpacked(run->start, NULL);

@@ -69,11 +69,19 @@ struct run_attempt {
         uint32_t number;
         unsigned tries;
         bool doomed;
+        bool told;                      /* a group's members are to open it, too */
+        bool follow_told, follow_heard; /* some rank of the group was cut, at follow_step */
+        int64_t follow_step;
+        uint64_t follow_ns;
         struct cairn_error error; /* why */
         struct rank_cut ranks[SESSION_COUNT_MAX];
 };
+struct group;
 struct run_waiter {
         bool used, internal, wait;
+        struct run *run;
+        bool forwarded;               /* the group's leader takes the cut and answers */
+        uint64_t peer_nonce, peer_id; /* not 0: another node's agent waits for it */
         bool tagging; /* the checkpoint exists; the store process gives it the tag */
         struct reply_to to;
         uint64_t deadline_ns, since_ns;
@@ -89,6 +97,8 @@ struct run {
         char run_dir[STORE_PATH_BYTES];
         uid_t uid;
         uint32_t world;
+        uint32_t first_rank, local_count; /* the ranks of this node */
+        struct group *group;              /* NULL: a run of this node alone */
         uint64_t generation, restart, every_steps, every_ns;
         uint32_t keep_last;
         enum start_mode mode, intent;
@@ -114,6 +124,7 @@ struct run {
 
         struct run_attempt attempts[RUN_ATTEMPT_COUNT];
         uint32_t attempt_last;
+        uint32_t open_wanted[RUN_ATTEMPT_COUNT]; /* what the leader told to open; 0: none */
         unsigned open_failures; /* in a row; opening again waits longer each time */
         uint64_t open_after_ns;
         unsigned write_failures; /* in a row; from the second one on savers are armed later */
@@ -124,6 +135,7 @@ struct run {
         bool retaining, pumping, pump_again, fenced;
 
         struct outage outage;
+        uint64_t demand_last; /* number of the last demand that was forwarded */
         struct run_hold hold;
         struct run_waiter waiters[RUN_WAITER_COUNT_MAX];
         struct { /* cairn stop */
@@ -168,6 +180,8 @@ int run_rank_exit(struct run *run, const struct reply_to *to, const Cairn__Contr
                   struct cairn_error *reterr);
 /* Whose trainers live: answers ExchangeRanks. */
 void run_answer_ranks(const struct run *run, const struct reply_to *to);
+int run_exchange_put(struct run *run, uint32_t rank, const Cairn__Control__ExchangePut *m,
+                     const struct reply_to *to, struct cairn_error *reterr);
 int run_snapshot(struct run *run, const struct reply_to *to,
                  const Cairn__Control__SnapshotRequest *m, struct cairn_error *reterr);
 int run_stop(struct run *run, const struct reply_to *to, uint64_t duration_ns,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "agent/attempt.h"
 #include "agent/demand.h"
+#include "agent/group.h"
 #include "agent/run_parts.h"
 #include "base/log.h"
 #include "format/check.h"
@@ -48,6 +49,8 @@ int run_stop(struct run *run, const struct reply_to *to, uint64_t duration_ns,
         if (!run->stop.active)
                 log_event(LOG_LEVEL_INFO, "run=%s stop=asked deadline_ms=%llu", run->name,
                           (unsigned long long) (duration_ns / NSEC_PER_MSEC));
+        if (!run->stop.active)
+                group_tell_stop(run, duration_ns);
         run->stop.active = true;
         if (to)
                 run->stop.replies[run->stop.reply_count++] = *to;
@@ -141,19 +144,32 @@ static void finished(void *context, const struct store_message *reply, struct wi
                         run->sessions[i]->finished = run->finish.done;
         log_event(LOG_LEVEL_INFO, "run=%s finished=%d step=%lld", run->name, run->finish.done,
                   (long long) run->finish.step);
+        if (group_leads(run))
+                group_tell_finished(run, reply->status < 0 ? &reply->error : NULL);
+}
+
+void run_heard_finished(struct run *run, const struct cairn_error *error) {
+        const struct store_message m = {.status = error->status, .error = *error};
+        finished(run, &m, NULL);
 }
 
 /* All ranks said so, and what they had cut before is committed: then it is true. */
 void run_finish_check(struct run *run) {
         struct cairn_error error = CAIRN_ERROR_INIT;
-        if (run->finish.sent || run->finish.count < run->world || run->finish.count == 0)
+        if (run->finish.sent || run->finish.count < run->local_count || run->finish.count == 0)
                 return;
         for (uint32_t i = 0; i < run->world; i++)
                 if (run->sessions[i] && run_session_in_flight(run, run->sessions[i]))
                         return;
+        if (group_leads(run) && !group_finished(run))
+                return;
+        run->finish.sent = true;
+        if (!group_leads(run)) {
+                group_tell_finish(run);
+                return;
+        }
         struct store_message m = {.verb = STORE_FINISHED, .step = run->finish.step};
         memcpy(m.name, run->finish.reason, sizeof run->finish.reason);
-        run->finish.sent = true;
         if (run_store_request(run, &m, finished, run, &error) < 0) {
                 struct store_message failed = {.status = error.status, .error = error};
                 finished(run, &failed, NULL);
@@ -206,8 +222,8 @@ static void exit_written(void *context, const struct store_message *reply, struc
 static bool expects_trainers(const struct run *run) {
         if (loop_now(&run->agent->loop) >= run->expect_until_ns)
                 return false;
-        for (uint32_t i = 0; i < run->world; i++)
-                if (!run->sessions[i])
+        for (uint32_t i = 0; i < run->local_count; i++)
+                if (!run->sessions[run->first_rank + i])
                         return true;
         return false;
 }
@@ -215,6 +231,11 @@ static bool expects_trainers(const struct run *run) {
 void run_end_check(struct run *run) {
         struct cairn_error error = CAIRN_ERROR_INIT;
         bool late = loop_now(&run->agent->loop) >= run->end.deadline_ns;
+        if (run->end.wanted && run->state == RUN_STARTING && group_cancel(run->group)) {
+                (void) error_set(&error, CAIRN_ERR_PEER, "start run", run->name,
+                                 "its 'cairn run' ended");
+                run_start_failed(run, &error);
+        }
         if (!run->end.wanted || run->end.sent || run->state == RUN_STARTING)
                 return;
         if (run->orphaned)
@@ -234,7 +255,10 @@ void run_end_check(struct run *run) {
         run->end.sent = true;
         if (run->state == RUN_LIVE)
                 run_set_state(run, RUN_ENDING);
-        if (!run->generation) { /* nothing was started: there is nothing to record */
+        bool leads = group_leads(run);
+        group_leave(run->group);
+        /* Nothing was started, or another node records it: there is nothing to write here. */
+        if (!run->generation || !leads) {
                 exit_written(run, &(struct store_message){0}, NULL);
                 return;
         }

@@ -29,6 +29,13 @@ void run_stop_check(struct run *run);
 void run_finish_check(struct run *run);
 void run_end_check(struct run *run);
 
+/* This run's Start is decided, or is not: answers its runner. */
+void run_ask_store(struct run *run);
+void run_started(struct run *run, const struct start_reply *decided);
+void run_start_failed(struct run *run, const struct cairn_error *error);
+/* The group's leader recorded that the run is complete, or could not. */
+void run_heard_finished(struct run *run, const struct cairn_error *error);
+
 /* Tell a successor how long its predecessor may still take. */
 void run_send_wait(struct run *run, const struct held_hello *h);
 

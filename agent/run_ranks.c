@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "agent/group.h"
 #include "agent/postmortem.h"
 #include "agent/run_parts.h"
+#include <sys/wait.h>
 
 void run_send_wait(struct run *run, const struct held_hello *h) {
         const struct session *s = run->sessions[h->rank];
@@ -91,7 +93,8 @@ void run_answer_ranks(const struct run *run, const struct reply_to *to) {
         m.ranks = ranks;
         m.generation = run->generation;
         for (uint32_t i = 0; i < run->world; i++)
-                if (run->sessions[i] && !run->sessions[i]->dead)
+                /* Of other nodes: they live as long as the group does. */
+                if (run->sessions[i] ? !run->sessions[i]->dead : group_has(run, i))
                         ranks[m.n_ranks++] = i;
         e.body_case = CAIRN__CONTROL__ENVELOPE__BODY_EXCHANGE_RANKS;
         e.exchange_ranks = &m;
@@ -115,12 +118,26 @@ static void answer_settled(struct run *run, const struct reply_to *to) {
         server_reply(to, &e, NULL, 0);
 }
 
+/* The other nodes' ranks cannot go on without it. */
+static void rank_failed(struct run *run, uint32_t rank, int status) {
+        char what[200];
+        if (WIFSIGNALED(status))
+                (void) snprintf(what, sizeof what, "rank %u was killed by signal %d", rank,
+                                WTERMSIG(status));
+        else
+                (void) snprintf(what, sizeof what, "rank %u ended with status %d", rank,
+                                WEXITSTATUS(status));
+        if (status != 0)
+                group_rank_failed(run, what);
+}
+
 int run_rank_exit(struct run *run, const struct reply_to *to, const Cairn__Control__RankExit *m,
                   struct cairn_error *reterr) {
         uint32_t rank = m->rank;
         if (rank >= run->world)
                 return error_set(reterr, CAIRN_ERR_API, "settle rank", run->name,
                                  "rank %u of a run with %u ranks", rank, run->world);
+        rank_failed(run, rank, m->wait_status);
         struct session *s = run->sessions[rank];
         if (!s || session_settled(s)) {
                 answer_settled(run, to);
@@ -150,4 +167,11 @@ void run_session_ended(struct run *run, struct session *s) {
         }
         run_pump(run);
         agent_reap(run->agent);
+}
+
+int run_exchange_put(struct run *run, uint32_t rank, const Cairn__Control__ExchangePut *m,
+                     const struct reply_to *to, struct cairn_error *reterr) {
+        TRY(exchange_put(&run->exchange, rank, &m->key, &m->value, to, reterr));
+        group_tell_exchange(run, rank, &m->key, &m->value);
+        return 0;
 }

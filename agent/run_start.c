@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "agent/attempt.h"
+#include "agent/group.h"
 #include "agent/run_parts.h"
 #include "base/cleanup.h"
 #include "base/log.h"
@@ -102,6 +103,10 @@ static void answer_started(struct run *run, const struct start_reply *r) {
                 (ProtobufCBinaryData){strlen(r->finished_reason), (uint8_t *) r->finished_reason};
         m.note = (ProtobufCBinaryData){strlen(r->note), (uint8_t *) r->note};
         m.run_dir = (ProtobufCBinaryData){strlen(run->run_dir), (uint8_t *) run->run_dir};
+        m.world = run->world;
+        m.first_rank = run->first_rank;
+        const char *master = run->group ? group_master(run->group) : "127.0.0.1";
+        m.master_address = (ProtobufCBinaryData){strlen(master), (uint8_t *) (uintptr_t) master};
         e.body_case = CAIRN__CONTROL__ENVELOPE__BODY_STARTED;
         e.started = &m;
         server_reply(&run->start_reply, &e, NULL, 0);
@@ -142,19 +147,17 @@ static void take_up(struct run *run, const struct start_reply *r) {
         (void) snprintf(run->committed_name, sizeof run->committed_name, "%.63s", r->committed);
 }
 
-static void started(void *context, const struct store_message *reply, struct wire_fds *fds) {
-        struct run *run = context;
-        (void) fds;
-        if (reply->status < 0) {
-                log_error(LOG_LEVEL_INFO, "start run", &reply->error);
-                server_fail(&run->start_reply, &reply->error);
-                run->last_error = reply->error;
-                /* A restart that is refused leaves the run to its runner, who ends it. */
-                run_set_state(run, run->generation ? RUN_LIVE : RUN_ENDED);
-                agent_reap(run->agent);
-                return;
-        }
-        struct start_reply r = reply->started;
+void run_start_failed(struct run *run, const struct cairn_error *error) {
+        log_error(LOG_LEVEL_INFO, "start run", error);
+        server_fail(&run->start_reply, error);
+        run->last_error = *error;
+        /* A restart that is refused leaves the run to its runner, who ends it. */
+        run_set_state(run, run->generation ? RUN_LIVE : RUN_ENDED);
+        agent_reap(run->agent);
+}
+
+void run_started(struct run *run, const struct start_reply *decided) {
+        struct start_reply r = *decided;
         r.checkpoint[sizeof r.checkpoint - 1] = 0;
         r.finished_reason[sizeof r.finished_reason - 1] = 0;
         r.note[sizeof r.note - 1] = 0;
@@ -165,8 +168,6 @@ static void started(void *context, const struct store_message *reply, struct wir
         } else
                 take_decision(run, &r);
         run_set_state(run, RUN_LIVE);
-        if (reply->verb == STORE_REOPEN)
-                take_up(run, &r);
         log_event(LOG_LEVEL_INFO,
                   "run=%s generation=%llu mode=%d checkpoint=\"%s\" step=%lld world=%u finished=%d",
                   run->name, (unsigned long long) run->generation, (int) r.decided, r.checkpoint,
@@ -175,13 +176,37 @@ static void started(void *context, const struct store_message *reply, struct wir
         agent_release_held(run->agent, run);
 }
 
-void run_begin_start(struct run *run) {
+static void decided(void *context, const struct store_message *reply, struct wire_fds *fds) {
+        struct run *run = context;
+        (void) fds;
+        if (reply->status < 0 && run->group)
+                group_claim_failed(run->group);
+        if (reply->status < 0)
+                run_start_failed(run, &reply->error);
+        else if (run->group)
+                group_claimed(run->group, &reply->started);
+        else {
+                run_started(run, &reply->started);
+                if (reply->verb == STORE_REOPEN)
+                        take_up(run, &reply->started);
+        }
+}
+
+void run_ask_store(struct run *run) {
         struct cairn_error error = CAIRN_ERROR_INIT;
+        run->start_request->world = run->start_request->start.world = run->world;
+        if (run_store_request(run, run->start_request, decided, run, &error) < 0)
+                run_start_failed(run, &error);
+}
+
+void run_begin_start(struct run *run) {
         const Cairn__Control__Start *m = run->start;
         run->start_pending = false;
         attempts_doom_all(run, NULL);
         attempts_pump(run); /* discards go ahead of the new generation */
-        run->world = m->world;
+        run->world = run->local_count = m->world;
+        run->first_rank = 0;
+        memset(run->open_wanted, 0, sizeof run->open_wanted);
         run->restart = m->restart;
         run->every_steps = m->every_steps;
         run->every_ns = m->every_ns;
@@ -201,14 +226,10 @@ void run_begin_start(struct run *run) {
                 (void) loop_watch(&run->agent->loop, &run->runner_source, fd, EPOLLIN, runner_ended,
                                   run, NULL);
         }
-        if (run_store_request(run, run->start_request, started, run, &error) < 0) {
-                server_fail(&run->start_reply, &error);
-                if (!run->generation)
-                        run_set_state(run, RUN_ENDED);
-                else
-                        run_set_state(run, RUN_LIVE);
-                agent_reap(run->agent);
-        }
+        if (run->group)
+                group_begin(run->group);
+        else
+                run_ask_store(run);
 }
 
 static int check_predecessor(struct run *run, struct connection *c, struct cairn_error *reterr) {
@@ -276,6 +297,15 @@ int run_start(struct agent *a, struct connection *c, const struct reply_to *to,
         if (r < 0 || !run) {
                 if (copy)
                         cairn__control__start__free_unpacked(copy, NULL);
+                free(q);
+                return r;
+        }
+        if (!run->group)
+                r = group_new(run, store, m, reterr);
+        if (r < 0) {
+                if (is_new)
+                        run_free(run);
+                cairn__control__start__free_unpacked(copy, NULL);
                 free(q);
                 return r;
         }

@@ -289,6 +289,7 @@ static int try_cut(struct saver *s) {
         m.status = r;
         if (r < 0) {
                 m.verb = SAVER_VOID;
+                m.hold = hold != NULL;
                 s->take_wanted = false; /* cairnd asks again where somebody still waits */
                 return send_message(s, &m);
         }

@@ -103,7 +103,7 @@ struct saver_message {
         uint8_t data_uuid[16];
         bool warned; /* SAVER_WRITTEN, SAVER_RESTORED: fell back; `error` says why, once */
         uint64_t non_finite_count;
-        bool hold;  /* SAVER_TAKE */
+        bool hold;  /* SAVER_TAKE; SAVER_VOID of one that was held */
         bool stuck; /* WRITTEN, RESTORED: transfers never ended; the saver goes, others come */
         struct saver_ending ending; /* SAVER_TAKE of a dead trainer; SAVER_CUT repeats it */
 };

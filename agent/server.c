@@ -158,6 +158,13 @@ void server_reply(const struct reply_to *to, Cairn__Control__Envelope *e, const 
         send_packet(c, e, fds, fd_count);
 }
 
+void server_tell(const struct reply_to *to, Cairn__Control__Envelope *e) {
+        struct connection *c = server_reach(to);
+        e->id = 0;
+        if (c)
+                send_packet(c, e, NULL, 0);
+}
+
 void server_fail(const struct reply_to *to, const struct cairn_error *error) {
         Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
         Cairn__Control__Failure f = CAIRN__CONTROL__FAILURE__INIT;

@@ -121,6 +121,8 @@ struct connection *server_reach(const struct reply_to *to);
  */
 void server_reply(const struct reply_to *to, Cairn__Control__Envelope *e, const int *fds,
                   size_t fd_count);
+/* An event, which nobody asked for and nobody answers. */
+void server_tell(const struct reply_to *to, Cairn__Control__Envelope *e);
 void server_fail(const struct reply_to *to, const struct cairn_error *error);
 void server_done_reply(const struct reply_to *to); /* Done */
 void server_drop(struct connection *c, const char *why);

@@ -182,7 +182,7 @@ static int open_run(struct child *c, struct store_message *m, struct open_run **
                 return CAIRN_ERR_NOMEM;
         struct cairn_error e = CAIRN_ERROR_INIT;
         int status = store_run_reopen(&c->store, m->run, m->generation ? m->generation : UINT64_MAX,
-                                      &r->run, &e);
+                                      m->grouped, &r->run, &e);
         bool missing = status == CAIRN_ERR_NOTFOUND || status == CAIRN_ERR_MISMATCH;
         if (missing && m->generation != 0 && m->verb != STORE_DISCARD) {
                 e = (struct cairn_error) CAIRN_ERROR_INIT;

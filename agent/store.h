@@ -55,6 +55,7 @@ struct start_request {
         uint32_t world;
         enum start_mode mode;
         bool has_from_step, create_store, is_restart;
+        bool grouped; /* several nodes: no lock is taken, the rendezvous' leases say who lives */
         int64_t from_step;
         uint64_t restart;
         char init_from[STORE_PATH_BYTES]; /* CKPT: directory name in this run, RUN/NAME, or a path
@@ -205,6 +206,7 @@ struct store_message {
          * where
          * only the store process was replaced, whose agent's attempts live on. */
         bool take_up;
+        bool grouped; /* as in start_request */
         int64_t step;
         int32_t code;
         char name[STORE_PATH_BYTES]; /* checkpoint, tag, reason; RETAIN's reply: what was deleted */

@@ -24,6 +24,7 @@ struct item {
 struct started_run {
         char run[RUN_NAME_BYTES_MAX + 1];
         uint64_t generation;
+        bool grouped;
         bool to_reopen; /* the present child has not taken its lock yet */
 };
 struct store_link {
@@ -73,14 +74,15 @@ static void forget_run(struct store_link *link, const char *run) {
                 *r = link->runs[--link->run_count];
 }
 
-static void remember_run(struct store_link *link, const char *run, uint64_t generation) {
+static void remember_run(struct store_link *link, const char *run, uint64_t generation,
+                         bool grouped) {
         struct started_run *r = find_run(link, run);
 
         if (!r && link->run_count == RUNS_MAX)
                 return; /* the child refuses more than that */
         if (!r)
                 r = &link->runs[link->run_count++];
-        *r = (struct started_run){.generation = generation};
+        *r = (struct started_run){.generation = generation, .grouped = grouped};
         (void) snprintf(r->run, sizeof r->run, "%s", run);
 }
 
@@ -89,12 +91,12 @@ static void note_reply(struct store_link *link, const struct item *item,
         const struct store_message *q = &item->message;
 
         if (q->verb == STORE_START && reply->status == 0 && !reply->started.finished)
-                remember_run(link, q->start.run, reply->generation);
+                remember_run(link, q->start.run, reply->generation, q->grouped);
         /* Whether a restart that failed still has the run is the child's knowledge: no longer. */
         if (q->verb == STORE_START && reply->status < 0 && q->start.is_restart)
                 forget_run(link, q->start.run);
         if (q->verb == STORE_REOPEN && reply->status == 0)
-                remember_run(link, q->run, q->generation);
+                remember_run(link, q->run, q->generation, q->grouped);
         if (q->verb == STORE_END_RUN ||
             (q->verb == STORE_REOPEN && reply->status == CAIRN_ERR_STALE))
                 forget_run(link, q->run);
@@ -160,9 +162,10 @@ static bool choose_next(struct store_link *link) {
                 if (!r->to_reopen)
                         continue;
                 r->to_reopen = false; /* one try a child; later requests try again themselves */
-                link->current = (struct item){
-                        .message = {.verb = STORE_REOPEN, .generation = r->generation},
-                        .timeout_ns = REOPEN_TIMEOUT_NS};
+                link->current = (struct item){.message = {.verb = STORE_REOPEN,
+                                                          .generation = r->generation,
+                                                          .grouped = r->grouped},
+                                              .timeout_ns = REOPEN_TIMEOUT_NS};
                 memcpy(link->current.message.run, r->run, sizeof r->run);
                 return true;
         }

@@ -371,7 +371,7 @@ static int check_manifests(struct checking *c, struct cairn_error *reterr) {
         return check_agreement(&c->index, &merged, path, reterr);
 }
 
-int checkpoint_check(const struct io_ops *io, int run_dirfd, const char *name, const char *run,
+static int check_all(const struct io_ops *io, int run_dirfd, const char *name, const char *run,
                      bool data, struct verify_result *ret, struct cairn_error *reterr) {
         _cleanup_(checking_done) struct checking c = {
                 .io = io, .run_dirfd = run_dirfd, .name = name, .run = run};
@@ -390,4 +390,23 @@ int checkpoint_check(const struct io_ops *io, int run_dirfd, const char *name, c
                                               .tensors = head->tensor_count,
                                               .bytes = head->tensor_bytes};
         return 0;
+}
+
+/* What is not there is damage, unless all of it went while it was read. */
+int checkpoint_check(const struct io_ops *io, int run_dirfd, const char *name, const char *run,
+                     bool data, struct verify_result *ret, struct cairn_error *reterr) {
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        int r = check_all(io, run_dirfd, name, run, data, ret, &e);
+
+        if (r == CAIRN_ERR_NOTFOUND) {
+                _cleanup_(opened_done) struct opened directory = {
+                        io, io->openat(io->context, run_dirfd, name, O_RDONLY | O_DIRECTORY, 0)};
+                if (directory.fd < 0 && errno == ENOENT)
+                        return error_set(reterr, r, "open checkpoint", name,
+                                         "it does not exist, or was pruned while reading");
+                e.status = r = CAIRN_ERR_CORRUPT;
+        }
+        if (r < 0 && reterr)
+                *reterr = e;
+        return r;
 }

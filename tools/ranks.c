@@ -19,6 +19,9 @@ static void set_number(const char *name, uint64_t value) {
         (void) setenv(name, text, 1);
 }
 
+/* What the ranks of several nodes use must be known to all of them before anybody can look. */
+enum { GROUP_PORT = 29500 };
+
 /* A port that was free a moment ago; whoever binds it first has it. */
 static uint16_t free_port(void) {
         struct sockaddr_in address = {.sin_family = AF_INET,
@@ -45,13 +48,13 @@ static void child_exec(const struct ranks *r, uint32_t rank,
         sigset_t none;
         (void) sigemptyset(&none);
         (void) sigprocmask(SIG_SETMASK, &none, NULL);
-        set_number("RANK", rank);
+        set_number("RANK", environment->first_rank + rank);
         set_number("LOCAL_RANK", rank);
-        set_number("WORLD_SIZE", r->count);
+        set_number("WORLD_SIZE", environment->world);
         set_number("LOCAL_WORLD_SIZE", r->count);
         set_number("MASTER_PORT", r->master_port);
         set_number("CAIRN_RESTART_COUNT", environment->restart);
-        (void) setenv("MASTER_ADDR", "127.0.0.1", 1);
+        (void) setenv("MASTER_ADDR", environment->master_address, 1);
         (void) setenv("CAIRN_RUN", environment->run, 1);
         (void) setenv("CAIRN_STORE", environment->store, 1);
         (void) setenv("CAIRN_SOCKET", environment->socket, 1);
@@ -63,7 +66,10 @@ static void child_exec(const struct ranks *r, uint32_t rank,
 
 int ranks_spawn(struct ranks *r, uint32_t count, const struct ranks_environment *environment,
                 char **command, struct cairn_error *reterr) {
-        *r = (struct ranks){.count = count, .master_port = free_port(), .launcher = getpid()};
+        *r = (struct ranks){.count = count,
+                            .first = environment->first_rank,
+                            .master_port = environment->world > count ? GROUP_PORT : free_port(),
+                            .launcher = getpid()};
         for (uint32_t i = 0; i < count; i++) {
                 pid_t pid = fork();
                 if (pid < 0) {

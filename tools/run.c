@@ -20,7 +20,7 @@
 #define KEEP_LAST_DEFAULT 3
 
 struct run_arguments {
-        const char *run, *store, *mode, *every;
+        const char *run, *store, *mode, *every, *nodes;
 };
 
 /* "100steps" or a time. */
@@ -35,6 +35,46 @@ static bool parse_every(const char *text, struct runner_options *o) {
         memcpy(number, text, (size_t) (unit - text));
         number[unit - text] = '\0';
         return parse_count(number, &o->every_steps) && o->every_steps > 0;
+}
+
+/* "2", or "1:4": at least and at most. */
+static bool parse_nodes(const char *text, struct runner_options *o) {
+        char first[32];
+        const char *colon = strchr(text, ':');
+        uint64_t least, most;
+        (void) snprintf(first, sizeof first, "%.*s", colon ? (int) (colon - text) : 31, text);
+        if (!parse_count(first, &least) || !parse_count(colon ? colon + 1 : text, &most) ||
+            least < 1 || most < least || most > RANKS_MAX)
+                return false;
+        o->nodes_min = (uint32_t) least;
+        o->nodes_max = (uint32_t) most;
+        return true;
+}
+
+static int check_nodes(const struct command *self, const struct run_arguments *a,
+                       struct runner_options *o) {
+        if (a->nodes && !parse_nodes(a->nodes, o))
+                return command_fail_text(self, CAIRN_ERR_API,
+                                         "--nnodes takes a number or MIN:MAX up to %d, not '%s'",
+                                         RANKS_MAX, a->nodes);
+        if (a->nodes && o->nodes_max > 1 && !o->rendezvous)
+                return command_fail_text(self, CAIRN_ERR_API,
+                                         "several nodes need a place to meet: --rdzv dir (the "
+                                         "shared store) or --rdzv etcd://HOST:PORT");
+        if (o->rendezvous && !a->nodes)
+                return command_fail_text(self, CAIRN_ERR_API,
+                                         "--rdzv goes with --nnodes N or MIN:MAX");
+        return 0;
+}
+
+static void default_node(struct runner_options *o, char *name, size_t bytes) {
+        (void) snprintf(name, bytes, "node");
+        (void) gethostname(name, bytes - 1);
+        name[bytes - 1] = 0;
+        if (!o->node)
+                o->node = name;
+        if (!o->address)
+                o->address = "";
 }
 
 static bool parse_mode(const char *text, uint32_t *ret) {
@@ -183,6 +223,9 @@ static int check(const struct command *self, const struct run_arguments *a,
                                          "--convert takes GLOB=DTYPE, and '%s' names no type like "
                                          "f32, bf16 or i64",
                                          bad);
+        int nodes = check_nodes(self, a, o);
+        if (nodes != 0)
+                return nodes;
         if (o->ranks < 1 || o->ranks > RANKS_MAX)
                 return command_fail_text(self, CAIRN_ERR_API, "--nproc-per-node takes 1 to %d",
                                          RANKS_MAX);
@@ -201,6 +244,18 @@ static int check(const struct command *self, const struct run_arguments *a,
                                          "--init-from begins a run and --mode resume continues "
                                          "one: give one of them");
         return 0;
+}
+
+static int find_and_run(const struct command *self, const struct run_arguments *a,
+                        struct runner_options *o) {
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        char init_from[2 * PATH_MAX];
+        if (name_check_run(o->run, &e) < 0 ||
+            absolute_path(store_view_default(a->store), o->store, sizeof o->store, &e) < 0 ||
+            (o->init_from &&
+             resolve_init_from(o->store, &o->init_from, init_from, sizeof init_from, &e) < 0))
+                return command_fail(self, &e);
+        return runner_main(self, o);
 }
 
 int command_run(const struct command *self, int argc, char **argv) {
@@ -229,6 +284,14 @@ int command_run(const struct command *self, int argc, char **argv) {
                  "restarts in a row without a new checkpoint (default 10)", NULL},
                 {"--nproc-per-node", "N", OPTION_COUNT, &o.ranks,
                  "ranks on this machine (default 1)", NULL},
+                {"--nnodes", "N", OPTION_STRING, &a.nodes,
+                 "machines of the run: N, or MIN:MAX; the same command starts on each", NULL},
+                {"--rdzv", "URL", OPTION_STRING, &o.rendezvous,
+                 "where they meet: dir (the shared store), dir:///PATH, etcd://HOST:PORT", NULL},
+                {"--node", "NAME", OPTION_STRING, &o.node,
+                 "this machine's name among them (default: its host name)", NULL},
+                {"--address", "IP", OPTION_STRING, &o.address,
+                 "where the others reach it (default: its first address)", NULL},
                 {"--override", "K=V", OPTION_LIST, &o.overrides,
                  "a setting that may differ from the checkpoint's", NULL},
                 {"--convert", "GLOB=DTYPE", OPTION_LIST, &o.conversions,
@@ -258,13 +321,9 @@ int command_run(const struct command *self, int argc, char **argv) {
                         return command_fail(self, &e);
                 a.run = name;
         }
+        char node[65];
+        default_node(&o, node, sizeof node);
         o.run = a.run;
         o.command = argv + rest;
-        char init_from[2 * PATH_MAX];
-        if (name_check_run(o.run, &e) < 0 ||
-            absolute_path(store_view_default(a.store), o.store, sizeof o.store, &e) < 0 ||
-            (o.init_from &&
-             resolve_init_from(o.store, &o.init_from, init_from, sizeof init_from, &e) < 0))
-                return command_fail(self, &e);
-        return runner_main(self, &o);
+        return find_and_run(self, &a, &o);
 }

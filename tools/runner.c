@@ -29,6 +29,7 @@
 #define SYSTEM_AGENT_NS (60 * NSEC_PER_SEC)
 #define SYSTEM_AGENT_AGAIN_NS NSEC_PER_SEC /* once it was given up, and is tried again */
 #define REQUEST_NS (300 * NSEC_PER_SEC)
+#define GROUP_NS (600 * NSEC_PER_SEC) /* until enough nodes have come */
 #define STOP_DEADLINE_NS (120 * NSEC_PER_SEC)
 /* Ranks whose fellow failed: SIGTERM, then SIGKILL. They may finish an update that they are in, for
  * its gradients are complete; their next collective fails. */
@@ -67,8 +68,10 @@ struct runner {
                 int64_t flagged_step;
                 uint64_t lost_steps;
         } left;
-        bool finished; /* the run is complete, as the agent recorded */
-        bool stopped;  /* `cairn stop` or the agent's end: there is no other life */
+        bool group_lost; /* of several nodes: another one's rank or node is gone */
+        bool agent_lost; /* and so is what it knew of our ranks */
+        bool finished;   /* the run is complete, as the agent recorded */
+        bool stopped;    /* `cairn stop` or the agent's end: there is no other life */
         unsigned interrupts;
         int stop_signal;          /* the first of SIGINT, SIGTERM; 0 while none came */
         uint64_t end_ranks_at_ns; /* SIGKILL to those that still run; 0: not set */
@@ -153,7 +156,7 @@ static int agent_find(struct runner *r, struct cairn_error *reterr) {
 static void fill_exit(const struct runner *r, uint32_t rank, Cairn__Control__RankExit *m,
                       Cairn__Control__Envelope *e) {
         m->run = agent_call_text(r->options->run);
-        m->rank = rank;
+        m->rank = r->ranks.first + rank;
         m->wait_status = r->ranks.all[rank].wait_status;
         m->pid = (uint32_t) r->ranks.all[rank].pid;
         CONTROL_SET(e, RANK_EXIT, rank_exit, m);
@@ -253,7 +256,8 @@ static bool runner_wait(struct runner *r, uint64_t deadline_ns) {
 static int ask(struct runner *r, Cairn__Control__Envelope *e, const int *fds, size_t fd_count,
                Cairn__Control__Envelope__BodyCase expected, Cairn__Control__Envelope **ret,
                struct cairn_error *reterr) {
-        uint64_t id, deadline_ns = clock_now(&clock_system) + REQUEST_NS;
+        bool waits = expected == CONTROL_REPLY(STARTED) && r->options->rendezvous;
+        uint64_t id, deadline_ns = clock_now(&clock_system) + (waits ? GROUP_NS : REQUEST_NS);
         TRY(control_send(&r->agent, e, fds, fd_count, deadline_ns, &id, reterr));
         for (;;) {
                 if (runner_wait(r, deadline_ns)) {
@@ -266,9 +270,17 @@ static int ask(struct runner *r, Cairn__Control__Envelope *e, const int *fds, si
                         if (status != CAIRN_ERR_BUSY)
                                 return status;
                 }
+                if (waits && r->stop_signal)
+                        return error_set(reterr, CAIRN_ERR_PEER, "wait for nodes", r->options->run,
+                                         "asked to end");
                 if (clock_now(&clock_system) >= deadline_ns)
-                        return error_set(reterr, CAIRN_ERR_TIMEOUT, "ask the agent", r->socket,
-                                         "it did not answer");
+                        return waits ? error_set(reterr, CAIRN_ERR_TIMEOUT, "wait for nodes",
+                                                 r->options->rendezvous,
+                                                 "fewer than %u nodes came within %d minutes",
+                                                 r->options->nodes_min,
+                                                 (int) (GROUP_NS / NSEC_PER_SEC / 60))
+                                     : error_set(reterr, CAIRN_ERR_TIMEOUT, "ask the agent",
+                                                 r->socket, "it did not answer");
         }
 }
 
@@ -313,6 +325,13 @@ static int send_start(struct runner *r, uint64_t generation, Cairn__Control__Sta
         start.create_store = o->mode == 1;
         start.before_step = r->guard.before_step;
         start.generation = generation;
+        if (o->rendezvous) {
+                start.rendezvous = agent_call_text(o->rendezvous);
+                start.nodes_min = o->nodes_min;
+                start.nodes_max = o->nodes_max;
+                start.node = agent_call_text(o->node);
+                start.address = agent_call_text(o->address);
+        }
         start.socket_note = agent_call_text(r->system_agent ? "system" : "embedded");
         Cairn__Control__Envelope envelope = CAIRN__CONTROL__ENVELOPE__INIT, *reply = NULL;
         CONTROL_SET(&envelope, START, start, &start);
@@ -329,6 +348,15 @@ static void say_note(const struct runner *r, const Cairn__Control__Started *s) {
         text_escape(note, sizeof note, (const char *) s->note.data, s->note.len);
         if (*note)
                 say(r, "%s", note);
+}
+
+/* Without its fellows on other nodes no rank gets any further. */
+static void lose_group(struct runner *r, const char *reason) {
+        if (r->group_lost)
+                return;
+        r->group_lost = true;
+        say(r, "%s; the ranks of this node start again with the others", reason);
+        ranks_signal(&r->ranks, SIGKILL);
 }
 
 /* The agent is gone, or its store process died over what was asked: a new private one, or the
@@ -350,6 +378,12 @@ static int agent_again(struct runner *r, struct cairn_error *reterr) {
 static int agent_recover_once(struct runner *r, struct cairn_error *reterr) {
         Cairn__Control__Started *started = NULL;
         TRY(agent_again(r, reterr));
+        /* A group is not taken up by one node: all start again from its newest checkpoint. */
+        if (r->options->rendezvous) {
+                r->agent_lost = true;
+                lose_group(r, "this node's agent died");
+                return 0;
+        }
         TRY(send_start(r, r->generation, &started, reterr));
         say_note(r, started);
         for (uint32_t rank = 0; rank < r->ranks.count; rank++)
@@ -389,10 +423,16 @@ static void agent_recover_or_wait(struct runner *r) {
         r->recover_ns = clock_now(&clock_system) + r->recover_pause_ns;
 }
 
-/* Answers that nobody waits for, and the end of the connection. */
+/* Events, answers that nobody waits for, and the end of the connection. */
 static void drain_agent(struct runner *r) {
-        Cairn__Control__Envelope *ignored;
-        int status = control_receive(&r->agent, 0, 0, &ignored, NULL, NULL);
+        Cairn__Control__Envelope *event;
+        char reason[600];
+        int status = control_receive(&r->agent, 0, 0, &event, NULL, NULL);
+        if (status == 0 && event->body_case == CONTROL_REPLY(GROUP_LOST)) {
+                text_escape(reason, sizeof reason, (const char *) event->group_lost->reason.data,
+                            event->group_lost->reason.len);
+                lose_group(r, reason);
+        }
         if (status != 0 && status != CAIRN_ERR_BUSY)
                 agent_recover_or_wait(r);
 }
@@ -419,7 +459,7 @@ static void take_settled(struct runner *r, const Cairn__Control__RankSettled *m)
 /* Tell the agent how each rank ended and wait until what it left in flight is committed or given
  * up. */
 static int settle(struct runner *r, struct cairn_error *reterr) {
-        for (uint32_t rank = 0; rank < r->ranks.count; rank++) {
+        for (uint32_t rank = 0; rank < r->ranks.count && !r->agent_lost; rank++) {
                 Cairn__Control__RankExit exit_message = CAIRN__CONTROL__RANK_EXIT__INIT;
                 Cairn__Control__Envelope envelope = CAIRN__CONTROL__ENVELOPE__INIT, *reply = NULL;
                 fill_exit(r, rank, &exit_message, &envelope);
@@ -428,6 +468,8 @@ static int settle(struct runner *r, struct cairn_error *reterr) {
                 for (int tries = 0; status == CAIRN_ERR_PEER && tries < AGENT_START_TRIES;
                      tries++) {
                         TRY(agent_recover(r, reterr));
+                        if (r->agent_lost)
+                                return 0;
                         status = ask(r, &envelope, NULL, 0, CONTROL_REPLY(RANK_SETTLED), &reply,
                                      reterr);
                 }
@@ -455,7 +497,14 @@ static void announce(const struct runner *r, const Cairn__Control__Started *s) {
  * run. */
 static int run_once(struct runner *r, bool *ret_done, struct cairn_error *reterr) {
         Cairn__Control__Started *started = NULL;
+        r->group_lost = r->agent_lost = false;
+        r->ranks.count = 0;
+        if (r->options->rendezvous)
+                say(r, "waits for %u to %u nodes at %s", r->options->nodes_min,
+                    r->options->nodes_max, r->options->rendezvous);
         int status = send_start(r, 0, &started, reterr);
+        if (status < 0 && r->stop_signal && r->options->rendezvous)
+                return 0; /* asked to end before it began */
         /* Between two lives: nothing of ours was running. */
         for (int tries = 0; status == CAIRN_ERR_PEER && tries < AGENT_START_TRIES; tries++) {
                 TRY(agent_again(r, reterr));
@@ -476,9 +525,15 @@ static int run_once(struct runner *r, bool *ret_done, struct cairn_error *reterr
         r->committed_step = resumes ? started->checkpoint_step : -1;
         crash_guard_started(&r->guard, r->committed_step);
         announce(r, started);
+        char master[64];
+        (void) snprintf(master, sizeof master, "%.*s", (int) started->master_address.len,
+                        (const char *) started->master_address.data);
         const struct ranks_environment environment = {.run = r->options->run,
                                                       .store = r->options->store,
                                                       .socket = r->socket,
+                                                      .master_address = master,
+                                                      .first_rank = started->first_rank,
+                                                      .world = started->world,
                                                       .restart = r->restart};
         r->end_ranks_at_ns = 0;
         if (r->stop_signal)
@@ -527,9 +582,12 @@ static int after_life(struct runner *r) {
         char what[128];
         if (r->stop_signal)
                 return stop_code(r, code);
-        if (code == 0 || is_final(code))
+        if (!r->group_lost && (code == 0 || is_final(code)))
                 return code;
-        ranks_describe(rank, wait_status, what, sizeof what);
+        if (r->group_lost)
+                (void) snprintf(what, sizeof what, "the group was lost");
+        else
+                ranks_describe(r->ranks.first + rank, wait_status, what, sizeof what);
         if (r->stopped) { /* a trainer that did not end in time was killed: nobody wants it back */
                 say(r, "%s; the run was to stop and is not started again", what);
                 return code < 128 ? code : 75;

@@ -23,6 +23,9 @@ struct runner_options {
         bool has_from_step;
         int64_t from_step;
         uint64_t every_steps, every_ns, max_restarts, ranks, keep_last;
+        const char *rendezvous; /* NULL: this node alone */
+        uint32_t nodes_min, nodes_max;
+        const char *node, *address;
         struct option_list overrides, conversions; /* KEY=VALUE, GLOB=DTYPE */
         char **command;
 };

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * process ROOT KIND - prints the process ids of a kind (runner, agent, saver, store, trainer) below
- * process ROOT. `process ROOT kill-tree` kills ROOT and all of them at once, as a power cut would.
+ * process ROOT KIND - prints the process ids of a kind (runner, agent, saver, store, trainer, or
+ * all) below process ROOT. `process ROOT kill-tree` kills ROOT and all of them at once, as a power
+ * cut would.
  */
 #include "tests/e2e/processes.h"
 #include <signal.h>
@@ -31,7 +32,8 @@ int main(int argc, char **argv) {
                 return kill_tree(root);
         size_t count = process_descendants(root, tree, 1024);
         for (size_t i = 0; i < count; i++)
-                if (strcmp(process_kind_names[tree[i].kind], argv[2]) == 0)
+                if (strcmp(argv[2], "all") == 0 ||
+                    strcmp(process_kind_names[tree[i].kind], argv[2]) == 0)
                         printf("%d\n", (int) tree[i].pid);
         return 0;
 }

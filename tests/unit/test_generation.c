@@ -170,7 +170,7 @@ static void test_h_unlisted_store_is_not_empty(void **state) {
         char path[700];
 
         fixture_reopen(f);
-        /* A file where the run's folder should be cannot be listed, by root neither. */
+        /* A file where the run's folder should be: not a run, and not an empty one. */
         (void) snprintf(path, sizeof path, "%s/file", f->path);
         int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0644);
         (void) close(fd);

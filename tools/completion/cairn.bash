@@ -16,7 +16,7 @@ declare -gA _cairn_options=(
         [list]='--store= --json'
         [pin]='--store='
         [prune]='--keep-last= --keep-every= --dry-run --store='
-        [run]='--run= --store= --mode= --from= --init-from= --every= --keep-last= --max-restarts= --nproc-per-node= --override= --convert='
+        [run]='--run= --store= --mode= --from= --init-from= --every= --keep-last= --max-restarts= --nproc-per-node= --nnodes= --rdzv= --node= --address= --override= --convert='
         [snapshot]='--wait --timeout= --tag= --json'
         [status]='--watch --json'
         [stop]='--deadline='

@@ -1,0 +1,626 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How a group comes together and how it ends; what its agents say meanwhile is in group_talk.c.
+ */
+#include "agent/group.h"
+#include "agent/attempt.h"
+#include "agent/run_parts.h"
+#include "base/log.h"
+#include "base/states.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#define TICK_NS (100 * NSEC_PER_MSEC)
+#define RETRY_NS (1 * NSEC_PER_SEC)
+
+static const struct state_row group_states[GROUP_STATE_COUNT] = {
+        [GROUP_OUTSIDE] = {"outside", STATE_TO(GROUP_JOINING)},
+        [GROUP_JOINING] = {"joining", STATE_TO(GROUP_FORMING) | STATE_TO(GROUP_OUTSIDE)},
+        [GROUP_FORMING] = {"forming", STATE_TO(GROUP_CLAIMING) | STATE_TO(GROUP_CONNECTING) |
+                                              STATE_TO(GROUP_JOINING) | STATE_TO(GROUP_OUTSIDE)},
+        [GROUP_CLAIMING] = {"claiming", STATE_TO(GROUP_CREATING) | STATE_TO(GROUP_OUTSIDE)},
+        [GROUP_CREATING] = {"creating", STATE_TO(GROUP_LEADING) | STATE_TO(GROUP_JOINING) |
+                                                STATE_TO(GROUP_OUTSIDE)},
+        [GROUP_LEADING] = {"leading", STATE_TO(GROUP_LOST) | STATE_TO(GROUP_OUTSIDE)},
+        [GROUP_CONNECTING] = {"connecting", STATE_TO(GROUP_REOPENING) | STATE_TO(GROUP_JOINING) |
+                                                    STATE_TO(GROUP_OUTSIDE)},
+        [GROUP_REOPENING] = {"reopening", STATE_TO(GROUP_FOLLOWING) | STATE_TO(GROUP_JOINING) |
+                                                  STATE_TO(GROUP_OUTSIDE)},
+        [GROUP_FOLLOWING] = {"following", STATE_TO(GROUP_LOST) | STATE_TO(GROUP_OUTSIDE)},
+        [GROUP_LOST] = {"lost", STATE_TO(GROUP_JOINING) | STATE_TO(GROUP_OUTSIDE)},
+};
+
+static void set_state(struct group *g, enum group_state to, uint64_t deadline_ns) {
+        const char *name = state_table_step(group_states, GROUP_STATE_COUNT, g->state, to);
+        log_event(LOG_LEVEL_INFO, "run=%s node=%s group=%s generation=%llu nodes=%u world=%u",
+                  g->run->name, g->self.node, name, (unsigned long long) g->generation,
+                  g->node_count, g->world);
+        g->state = to;
+        if (deadline_ns)
+                loop_timer_set(&g->run->agent->loop, &g->timer, deadline_ns);
+        else
+                loop_timer_clear(&g->run->agent->loop, &g->timer);
+}
+
+static uint64_t now_of(const struct group *g) {
+        return loop_now(&g->run->agent->loop);
+}
+
+bool group_leads(const struct run *run) {
+        return !run->group || run->group->state == GROUP_LEADING;
+}
+
+bool group_has(const struct run *run, uint32_t rank) {
+        const struct group *g = run->group;
+        bool is_local = rank >= run->first_rank && rank < run->first_rank + run->local_count;
+        return g && !is_local && rank < g->world &&
+               (g->state == GROUP_LEADING || g->state == GROUP_FOLLOWING);
+}
+
+const char *group_master(const struct group *g) {
+        return g->master;
+}
+
+static void drop_links(struct group *g) {
+        peer_free(g->leader);
+        g->leader = NULL;
+        for (uint32_t i = 0; i < g->node_count; i++) {
+                peer_free(g->nodes[i].link);
+                g->nodes[i].link = NULL;
+        }
+        g->node_count = 0;
+}
+
+static void join(struct group *g);
+
+/* This start came to nothing: its `cairn run` hears why, and the others do without this node. */
+static void give_up(struct group *g, const struct cairn_error *error) {
+        group_leave(g);
+        run_start_failed(g->run, error);
+}
+
+/* ---- forming ---- */
+
+static bool is_of(const struct rendezvous_generation *n, const struct rendezvous_member *m) {
+        for (size_t i = 0; i < n->member_count; i++)
+                if (n->members[i].nonce == m->nonce && strcmp(n->members[i].node, m->node) == 0)
+                        return true;
+        return false;
+}
+
+static uint64_t hash_more(uint64_t hash, uint64_t value) {
+        hash = (hash ^ value) * UINT64_C(0x9e3779b97f4a7c15);
+        return hash ^ (hash >> 29);
+}
+
+/* The nodes that are ready, sorted by name, nodes_max at most; 0: some of the newest generation are
+ * still at work, so that this is not the time. */
+static uint32_t ready_nodes(const struct group *g, const struct rendezvous_view *v,
+                            const struct rendezvous_member **ret) {
+        uint32_t count = 0;
+        for (size_t i = 0; i < v->member_count; i++) {
+                if (is_of(&v->generation, &v->members[i]))
+                        return 0;
+                if (count < g->nodes_max && count < GROUP_NODE_COUNT_MAX)
+                        ret[count++] = &v->members[i];
+        }
+        return count;
+}
+
+static void take_nodes(struct group *g, const struct rendezvous_member *const *members,
+                       uint32_t count) {
+        g->node_count = count;
+        g->world = 0;
+        for (uint32_t i = 0; i < count; i++) {
+                g->nodes[i] = (struct group_node){.member = *members[i]};
+                g->nodes[i].member.first_rank = g->world;
+                g->world += members[i]->ranks;
+        }
+}
+
+static struct group_node *find_node(struct group *g, const char *node) {
+        for (uint32_t i = 0; i < g->node_count; i++)
+                if (strcmp(g->nodes[i].member.node, node) == 0)
+                        return &g->nodes[i];
+        return NULL;
+}
+
+static void take_ranks(struct group *g) {
+        const struct group_node *self = find_node(g, g->self.node);
+        g->run->world = g->world;
+        g->run->first_rank = self ? self->member.first_rank : 0;
+        g->run->local_count = self ? self->member.ranks : 0;
+}
+
+static void lead(struct group *g, const struct rendezvous_member *const *ready, uint32_t count) {
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        take_nodes(g, ready, count);
+        if (g->world > SESSION_COUNT_MAX) {
+                (void) error_set(&error, CAIRN_ERR_API, "form group", g->run->name,
+                                 "%u nodes with %u ranks together; a run has %d at most", count,
+                                 g->world, SESSION_COUNT_MAX);
+                give_up(g, &error);
+                return;
+        }
+        take_ranks(g);
+        (void) snprintf(g->master, sizeof g->master, "%s", g->host);
+        set_state(g, GROUP_CLAIMING, 0);
+        run_ask_store(g->run);
+}
+
+static void created(void *context, const struct rendezvous_answer *answer) {
+        struct group *g = context;
+        if (g->state != GROUP_CREATING)
+                return;
+        if (answer->status == 0) {
+                memcpy(g->secret, rendezvous_view(g->rendezvous)->generation.secret,
+                       sizeof g->secret);
+                set_state(g, GROUP_LEADING, now_of(g) + GROUP_CONNECT_NS);
+                run_started(g->run, &g->decided);
+                return;
+        }
+        /* Another one was faster, or the answer was lost: the view tells, and a generation in the
+         * store that nobody uses does no harm. */
+        log_error(LOG_LEVEL_WARNING, "create generation", &answer->error);
+        join(g);
+}
+
+void group_claimed(struct group *g, const struct start_reply *decided) {
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        struct rendezvous_member members[GROUP_NODE_COUNT_MAX];
+        for (uint32_t i = 0; i < g->node_count; i++)
+                members[i] = g->nodes[i].member;
+        g->decided = *decided;
+        g->generation = decided->generation;
+        if (decided->finished) { /* nothing was made; each node's agent finds the same */
+                group_leave(g);
+                run_started(g->run, decided);
+                return;
+        }
+        struct rendezvous_generation n = {.number = decided->generation,
+                                          .world = g->world,
+                                          .members = members,
+                                          .member_count = g->node_count};
+        (void) snprintf(n.parent, sizeof n.parent, "%.63s",
+                        decided->decided == START_RESUME ? decided->checkpoint : "");
+        while (getrandom(n.secret, sizeof n.secret, 0) != sizeof n.secret)
+                ;
+        memcpy(g->secret, n.secret, sizeof g->secret);
+        set_state(g, GROUP_CREATING, 0);
+        if (rendezvous_create(g->rendezvous, &n, now_of(g) + GROUP_REQUEST_NS, created, g, &error) <
+            0)
+                give_up(g, &error);
+}
+
+void group_claim_failed(struct group *g) {
+        group_leave(g);
+}
+
+/* ---- a member ---- */
+
+static void identity_of(const struct group *g, struct peer_identity *ret) {
+        *ret = (struct peer_identity){.generation = g->generation};
+        memcpy(ret->run, g->run->name, sizeof ret->run);
+        (void) snprintf(ret->node, sizeof ret->node, "%.63s", g->self.node);
+        memcpy(ret->secret, g->secret, sizeof ret->secret);
+}
+
+static void link_opened(void *context, struct peer_link *link);
+static void link_closed(void *context, struct peer_link *link, const struct cairn_error *why);
+
+static int split_address(const char *address, char *host, size_t bytes, uint16_t *ret_port) {
+        const char *colon = strrchr(address, ':');
+        if (!colon || (size_t) (colon - address) >= bytes)
+                return CAIRN_ERR_API;
+        memcpy(host, address, (size_t) (colon - address));
+        host[colon - address] = 0;
+        *ret_port = (uint16_t) strtoul(colon + 1, NULL, 10);
+        return 0;
+}
+
+static void follow(struct group *g, const struct rendezvous_generation *n) {
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        const struct rendezvous_member *members[GROUP_NODE_COUNT_MAX];
+        struct peer_identity me;
+        char host[RENDEZVOUS_ADDRESS_BYTES];
+        uint16_t port = 0;
+        uint32_t count = n->member_count < GROUP_NODE_COUNT_MAX ? (uint32_t) n->member_count
+                                                                : GROUP_NODE_COUNT_MAX;
+        for (uint32_t i = 0; i < count; i++)
+                members[i] = &n->members[i];
+        take_nodes(g, members, count);
+        take_ranks(g);
+        g->generation = n->number;
+        memcpy(g->secret, n->secret, sizeof g->secret);
+        set_state(g, GROUP_CONNECTING, now_of(g) + GROUP_CONNECT_NS);
+        identity_of(g, &me);
+        const struct peer_callbacks callbacks = {.context = g,
+                                                 .opened = link_opened,
+                                                 .received = group_received,
+                                                 .closed = link_closed};
+        const struct group_node *leader = find_node(g, n->leader);
+        bool known = leader && split_address(leader->member.address, host, sizeof host, &port) == 0;
+        if (known)
+                memcpy(g->master, host, sizeof host);
+        if (!known || peer_connect(&g->run->agent->loop, &me, host, port, &callbacks, &g->leader,
+                                   &error) < 0) {
+                log_error(LOG_LEVEL_WARNING, "connect to the group's leader", &error);
+                join(g);
+        }
+}
+
+static void reopened(void *context, const struct store_message *reply, struct wire_fds *fds) {
+        struct group *g = context;
+        (void) fds;
+        if (g->state != GROUP_REOPENING)
+                return;
+        if (reply->status < 0) {
+                give_up(g, &reply->error);
+                return;
+        }
+        g->decided = reply->started;
+        set_state(g, GROUP_FOLLOWING, 0);
+        group_tell_ready(g->run);
+        run_started(g->run, &g->decided);
+}
+
+static void link_opened(void *context, struct peer_link *link) {
+        struct group *g = context;
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        struct store_message m = {.verb = STORE_REOPEN, .generation = g->generation};
+        if (g->state != GROUP_CONNECTING)
+                return;
+        (void) link;
+        set_state(g, GROUP_REOPENING, 0);
+        if (run_store_request(g->run, &m, reopened, g, &error) < 0)
+                give_up(g, &error);
+}
+
+/* ---- the leader's side of a link ---- */
+
+static int identify(void *context, const char *run, uint64_t generation, const char *node,
+                    struct peer_identity *ret, struct cairn_error *reterr) {
+        struct group *g = context;
+        bool leads = g->state == GROUP_LEADING || g->state == GROUP_CREATING;
+        if (strcmp(run, g->run->name) != 0 || !leads || generation != g->generation)
+                return error_set(reterr, CAIRN_ERR_STALE, "join group", run,
+                                 "restart %llu is not led here; restart %llu is the newest that "
+                                 "this agent knows",
+                                 (unsigned long long) generation,
+                                 (unsigned long long) g->generation);
+        if (!find_node(g, node))
+                return error_set(reterr, CAIRN_ERR_STALE, "join group", run,
+                                 "node %s is not in restart %llu", node,
+                                 (unsigned long long) generation);
+        identity_of(g, ret);
+        return 0;
+}
+
+static void member_opened(void *context, struct peer_link *link) {
+        struct group *g = context;
+        struct group_node *node = find_node(g, peer_node(link));
+        if (!node || peer_generation(link) != g->generation) {
+                peer_free(link);
+                return;
+        }
+        peer_free(node->link); /* it came again */
+        node->link = link;
+        node->ready = false;
+        log_event(LOG_LEVEL_INFO, "run=%s member=%s connected=1", g->run->name, peer_node(link));
+}
+
+static void link_closed(void *context, struct peer_link *link, const struct cairn_error *why) {
+        struct group *g = context;
+        char text[400], reason[500];
+        (void) snprintf(reason, sizeof reason, "node %.64s is lost: %s",
+                        *peer_node(link) ? peer_node(link) : "(the leader)",
+                        error_format(why, text, sizeof text));
+        for (uint32_t i = 0; i < g->node_count; i++)
+                if (g->nodes[i].link == link)
+                        g->nodes[i].link = NULL;
+        if (g->leader == link)
+                g->leader = NULL;
+        peer_free(link);
+        if (g->state == GROUP_CONNECTING || g->state == GROUP_REOPENING)
+                join(g); /* its start is looked at anew */
+        else
+                group_lost(g, reason);
+}
+
+/* ---- the rendezvous ---- */
+
+static void left_behind(struct group *g, const struct rendezvous_view *v) {
+        char text[400], reason[500];
+        (void) snprintf(reason, sizeof reason, "this node was given up by the others: %s",
+                        error_format(&v->error, text, sizeof text));
+        group_lost(g, reason);
+}
+
+static void look(struct group *g) {
+        const struct rendezvous_view *v = rendezvous_view(g->rendezvous);
+        const struct rendezvous_member *ready[GROUP_NODE_COUNT_MAX];
+        if (v->standing == RENDEZVOUS_LOST) {
+                if (g->state == GROUP_FORMING)
+                        join(g);
+                else if (g->state == GROUP_LEADING || g->state == GROUP_FOLLOWING)
+                        left_behind(g, v);
+                return;
+        }
+        if (g->state != GROUP_FORMING || v->standing != RENDEZVOUS_MEMBER)
+                return;
+        if (v->generation.number > 0 && is_of(&v->generation, &g->self)) {
+                follow(g, &v->generation);
+                return;
+        }
+        uint32_t count = ready_nodes(g, v, ready);
+        uint64_t hash = count;
+        for (uint32_t i = 0; i < count; i++)
+                hash = hash_more(hash, ready[i]->nonce);
+        if (hash != g->ready_hash) {
+                g->ready_hash = hash;
+                g->ready_since_ns = now_of(g);
+        }
+        if (count >= g->nodes_min && strcmp(ready[0]->node, g->self.node) == 0 &&
+            (count == g->nodes_max || now_of(g) >= g->ready_since_ns + GROUP_SETTLE_NS))
+                lead(g, ready, count);
+}
+
+static void on_change(void *context) {
+        look(context);
+}
+
+static void on_rendezvous(void *context, uint32_t events) {
+        struct group *g = context;
+        (void) events;
+        rendezvous_dispatch(g->rendezvous);
+}
+
+static void joined(void *context, const struct rendezvous_answer *answer) {
+        struct group *g = context;
+        if (g->state != GROUP_JOINING)
+                return;
+        /* A node that was cut off comes back when its link does; its `cairn run` waits as long as
+         * for other nodes. */
+        bool retry = g->run->generation > 0 && (answer->status == CAIRN_ERR_UNREACHABLE ||
+                                                answer->status == CAIRN_ERR_TIMEOUT);
+        if (retry) {
+                log_error(LOG_LEVEL_WARNING, "join the rendezvous again", &answer->error);
+                loop_timer_set(&g->run->agent->loop, &g->timer, now_of(g) + RETRY_NS);
+        } else if (answer->status < 0)
+                give_up(g, &answer->error);
+        else {
+                set_state(g, GROUP_FORMING, now_of(g) + TICK_NS);
+                look(g);
+        }
+}
+
+static void enter(struct group *g) {
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        /* Until its own former lease has run out the name may be taken. */
+        if (rendezvous_join(g->rendezvous, &g->self,
+                            now_of(g) + RENDEZVOUS_LOSS_NS + GROUP_REQUEST_NS, joined, g,
+                            &error) < 0)
+                give_up(g, &error);
+}
+
+static void left_first(void *context, const struct rendezvous_answer *answer) {
+        struct group *g = context;
+        (void) answer; /* what could not be taken back runs out */
+        if (g->state == GROUP_JOINING)
+                enter(g);
+}
+
+/* With a fresh nonce: whoever sees it knows that this node is ready. */
+static void join(struct group *g) {
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        drop_links(g);
+        while (getrandom(&g->self.nonce, sizeof g->self.nonce, 0) != sizeof g->self.nonce ||
+               g->self.nonce == 0)
+                ;
+        g->ready_hash = 0;
+        set_state(g, GROUP_JOINING, 0);
+        if (rendezvous_view(g->rendezvous)->standing != RENDEZVOUS_MEMBER)
+                enter(g);
+        else if (rendezvous_leave(g->rendezvous, now_of(g) + GROUP_REQUEST_NS, left_first, g,
+                                  &error) < 0)
+                give_up(g, &error);
+}
+
+static void on_time(void *context) {
+        struct group *g = context;
+        char reason[200];
+        switch (g->state) {
+        case GROUP_FORMING:
+                look(g);
+                if (g->state == GROUP_FORMING)
+                        loop_timer_set(&g->run->agent->loop, &g->timer, now_of(g) + TICK_NS);
+                break;
+        case GROUP_JOINING:
+                enter(g);
+                break;
+        case GROUP_CONNECTING:
+                join(g);
+                break;
+        case GROUP_LEADING:
+                for (uint32_t i = 0; i < g->node_count; i++)
+                        if (!g->nodes[i].ready && strcmp(g->nodes[i].member.node, g->self.node)) {
+                                (void) snprintf(reason, sizeof reason,
+                                                "node %s did not connect within %d s",
+                                                g->nodes[i].member.node,
+                                                (int) (GROUP_CONNECT_NS / NSEC_PER_SEC));
+                                group_lost(g, reason);
+                                return;
+                        }
+                break;
+        default:
+                break;
+        }
+}
+
+void group_begin(struct group *g) {
+        join(g);
+}
+
+static void left(void *context, const struct rendezvous_answer *answer) {
+        (void) context;
+        if (answer->status < 0)
+                log_error(LOG_LEVEL_WARNING, "leave the rendezvous", &answer->error);
+}
+
+void group_leave(struct group *g) {
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        if (!g || g->state == GROUP_OUTSIDE)
+                return;
+        drop_links(g);
+        set_state(g, GROUP_OUTSIDE, 0);
+        if (rendezvous_leave(g->rendezvous, now_of(g) + GROUP_REQUEST_NS, left, g, &error) < 0)
+                log_error(LOG_LEVEL_WARNING, "leave the rendezvous", &error);
+}
+
+bool group_cancel(struct group *g) {
+        if (!g || (g->state != GROUP_JOINING && g->state != GROUP_FORMING &&
+                   g->state != GROUP_CONNECTING))
+                return false;
+        group_leave(g);
+        return true;
+}
+
+/* ---- losses ---- */
+
+static void tell_runner(struct run *run, const char *reason) {
+        Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
+        Cairn__Control__GroupLost m = CAIRN__CONTROL__GROUP_LOST__INIT;
+        m.reason = (ProtobufCBinaryData){strlen(reason), (uint8_t *) (uintptr_t) reason};
+        e.body_case = CAIRN__CONTROL__ENVELOPE__BODY_GROUP_LOST;
+        e.group_lost = &m;
+        server_tell(&run->runner, &e);
+}
+
+void group_lost(struct group *g, const char *reason) {
+        Cairn__Peer__PeerEnvelope e = CAIRN__PEER__PEER_ENVELOPE__INIT;
+        Cairn__Peer__Lost m = CAIRN__PEER__LOST__INIT;
+        struct run *run = g->run;
+        /* Ranks that leave a run which is complete or to be stopped are no loss. */
+        if ((g->state != GROUP_LEADING && g->state != GROUP_FOLLOWING) || run->finish.done ||
+            run->stop.active || run->end.wanted)
+                return;
+        log_event(LOG_LEVEL_WARNING, "run=%s generation=%llu group=lost reason=\"%s\"", run->name,
+                  (unsigned long long) g->generation, reason);
+        m.reason = (ProtobufCBinaryData){strlen(reason), (uint8_t *) (uintptr_t) reason};
+        e.body_case = CAIRN__PEER__PEER_ENVELOPE__BODY_LOST;
+        e.lost = &m;
+        if (g->leader)
+                (void) peer_send(g->leader, &e);
+        for (uint32_t i = 0; i < g->node_count; i++)
+                if (g->nodes[i].link)
+                        (void) peer_send(g->nodes[i].link, &e);
+        set_state(g, GROUP_LOST, 0);
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        (void) error_set(&error, CAIRN_ERR_PEER, "take snapshot", run->name, "%s", reason);
+        attempts_doom_all(run, &error);
+        tell_runner(run, reason);
+        run_pump(run);
+}
+
+void group_rank_failed(struct run *run, const char *what) {
+        if (run->group)
+                group_lost(run->group, what);
+}
+
+/* ---- making ---- */
+
+/* The first address that is not this machine's own only. */
+static void own_address(char *host, size_t bytes) {
+        struct ifaddrs *all = NULL;
+        (void) snprintf(host, bytes, "127.0.0.1");
+        if (getifaddrs(&all) < 0)
+                return;
+        for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
+                if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET || !(i->ifa_flags & IFF_UP) ||
+                    (i->ifa_flags & IFF_LOOPBACK))
+                        continue;
+                const struct sockaddr_in *v4 = (const struct sockaddr_in *) (void *) i->ifa_addr;
+                if (inet_ntop(AF_INET, &v4->sin_addr, host, (socklen_t) bytes))
+                        break;
+        }
+        freeifaddrs(all);
+}
+
+static int copy_text(char *target, size_t bytes, const ProtobufCBinaryData *text, const char *what,
+                     struct cairn_error *reterr) {
+        if (text->len >= bytes || (text->len && memchr(text->data, 0, text->len)))
+                return error_set(reterr, CAIRN_ERR_API, "start group", what,
+                                 "longer than %zu bytes, or with a zero in it", bytes - 1);
+        if (text->len)
+                memcpy(target, text->data, text->len);
+        target[text->len] = 0;
+        return 0;
+}
+
+static int open_group(struct group *g, const char *store, const Cairn__Control__Start *m,
+                      struct cairn_error *reterr) {
+        struct loop *loop = &g->run->agent->loop;
+        struct rendezvous_place place;
+        char url[sizeof place.url];
+        TRY(copy_text(url, sizeof url, &m->rendezvous, "--rdzv", reterr));
+        TRY(copy_text(g->self.node, sizeof g->self.node, &m->node, "--node", reterr));
+        TRY(copy_text(g->host, sizeof g->host, &m->address, "--address", reterr));
+        if (m->nodes_min < 1 || m->nodes_max < m->nodes_min || m->nodes_max > GROUP_NODE_COUNT_MAX)
+                return error_set(reterr, CAIRN_ERR_API, "start group", "--nnodes",
+                                 "%u:%u; a group has 1 to %d nodes", m->nodes_min, m->nodes_max,
+                                 GROUP_NODE_COUNT_MAX);
+        TRY(rendezvous_place_parse(url, store, g->run->name, &place, reterr));
+        place.create_store = m->create_store;
+        if (!*g->host)
+                own_address(g->host, sizeof g->host);
+        g->nodes_min = m->nodes_min;
+        g->nodes_max = m->nodes_max;
+        g->self.ranks = m->world;
+        const struct peer_callbacks callbacks = {.context = g,
+                                                 .identify = identify,
+                                                 .opened = member_opened,
+                                                 .received = group_received,
+                                                 .closed = link_closed};
+        TRY(peer_listen(&g->listener, loop, g->host, &callbacks, reterr));
+        (void) snprintf(g->self.address, sizeof g->self.address, "%.63s:%u", g->host,
+                        g->listener.port);
+        TRY(rendezvous_new(&place, on_change, g, &g->rendezvous, reterr));
+        return loop_watch(loop, &g->rendezvous_source, rendezvous_fd(g->rendezvous), EPOLLIN,
+                          on_rendezvous, g, reterr);
+}
+
+int group_new(struct run *run, const char *store, const Cairn__Control__Start *m,
+              struct cairn_error *reterr) {
+        if (m->rendezvous.len == 0)
+                return 0;
+        struct group *g = calloc(1, sizeof *g);
+        if (!g)
+                return error_set_errno(reterr, ENOMEM, "start group", run->name);
+        g->run = run;
+        loop_timer_init(&g->timer, on_time, g);
+        int r = open_group(g, store, m, reterr);
+        if (r < 0) {
+                group_free(g);
+                return r;
+        }
+        run->group = g;
+        return 0;
+}
+
+void group_free(struct group *g) {
+        if (!g)
+                return;
+        struct loop *loop = &g->run->agent->loop;
+        drop_links(g);
+        peer_listener_done(&g->listener);
+        loop_timer_clear(loop, &g->timer);
+        loop_unwatch(loop, &g->rendezvous_source);
+        (void) rendezvous_free(g->rendezvous);
+        free(g);
+}

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * group.h - a run of several nodes, as the agent of one of them takes part in it.
+ *
+ *   OUTSIDE -> JOINING -> FORMING -> CLAIMING -> CREATING -> LEADING -> LOST -> JOINING ...
+ *                            \-> CONNECTING -> REOPENING -> FOLLOWING -/
+ *
+ * A start joins the rendezvous with a fresh nonce; so whoever is there and not in the newest
+ * generation is ready for the next one. It forms when nobody of the newest generation is left
+ * alive (or all of them have come back with fresh nonces), and the nodes that are ready have not
+ * changed for GROUP_SETTLE_NS and are nodes_min at least; at once when they are nodes_max. The one
+ * whose name sorts first leads: it makes the generation in the store (GEN-n, which fences every
+ * older one), then in the rendezvous; the others find themselves in its list, connect to it and
+ * open the same generation. Another one takes over when it fails or hangs, for its lease ends.
+ *
+ * The leader decides about attempts (attempt.c): a member opens, arms, cuts and publishes for its
+ * own ranks when told, and reports; group_tell_* are no-ops in a run of one node. What one rank
+ * puts into the exchange is told to all nodes.
+ *
+ * When a rank or a node is lost, everybody is told, this node's `cairn run` with GroupLost; it ends
+ * its ranks and starts again. A connection that is silent for 5 s and a lease that ran out are a
+ * lost node.
+ *
+ * The loop's thread. One group a run; it keeps its place in the rendezvous between starts.
+ */
+#ifndef CAIRN_AGENT_GROUP_H
+#define CAIRN_AGENT_GROUP_H
+
+#include "agent/peer.h"
+#include "agent/rendezvous.h"
+#include "agent/run.h"
+
+#define GROUP_NODE_COUNT_MAX SESSION_COUNT_MAX
+#define GROUP_SETTLE_NS (1 * NSEC_PER_SEC)
+#define GROUP_REQUEST_NS (10 * NSEC_PER_SEC)
+#define GROUP_CONNECT_NS (15 * NSEC_PER_SEC) /* from the generation to all members' connections */
+
+enum group_state {
+        GROUP_OUTSIDE,
+        GROUP_JOINING,
+        GROUP_FORMING,
+        GROUP_CLAIMING, /* leader: the store makes the generation */
+        GROUP_CREATING, /* leader: the rendezvous is told */
+        GROUP_LEADING,
+        GROUP_CONNECTING, /* member: to the leader */
+        GROUP_REOPENING,  /* member: the store process opens the generation */
+        GROUP_FOLLOWING,
+        GROUP_LOST,
+        GROUP_STATE_COUNT
+};
+
+struct group_node {
+        struct rendezvous_member member;
+        struct peer_link *link; /* leader: to it, once connected */
+        bool ready, finished;   /* leader: it has opened the generation; its ranks are complete */
+};
+struct group {
+        struct run *run;
+        enum group_state state;
+        struct rendezvous *rendezvous;
+        struct loop_source rendezvous_source;
+        struct peer_listener listener;
+        struct peer_link *leader; /* member */
+        struct loop_timer timer;
+        struct rendezvous_member self;
+        char host[64];                         /* where the others reach this agent */
+        char master[RENDEZVOUS_ADDRESS_BYTES]; /* where the leader is */
+        uint32_t nodes_min, nodes_max;
+        uint64_t generation; /* that is being made, led or followed */
+        uint8_t secret[RENDEZVOUS_SECRET_BYTES];
+        struct group_node nodes[GROUP_NODE_COUNT_MAX]; /* of that generation */
+        uint32_t node_count, world;
+        uint64_t ready_hash, ready_since_ns; /* who was ready, and since when */
+        struct start_reply decided;
+        uint64_t demand_last;
+};
+
+/* Checks the options of Start (rendezvous, nodes, node, address). No-op without a rendezvous. */
+int group_new(struct run *run, const char *store, const Cairn__Control__Start *m,
+              struct cairn_error *reterr);
+void group_free(struct group *g); /* NULL allowed; leaves */
+/* Instead of asking the store: join and form; run_started or run_start_failed follows. */
+void group_begin(struct group *g);
+/* The leader's store has decided: tell the rendezvous, then all. */
+void group_claimed(struct group *g, const struct start_reply *decided);
+void group_claim_failed(struct group *g);
+/* Its `cairn run` is over: does the start still wait for others? Then it is given up. */
+bool group_cancel(struct group *g);
+/* This node's `cairn run` is over, or its ranks did not end well. */
+void group_leave(struct group *g);
+void group_rank_failed(struct run *run, const char *what);
+
+/* Is this a rank of another node, and the group whole? */
+bool group_has(const struct run *run, uint32_t rank);
+/* Where the leader's node is reached. */
+const char *group_master(const struct group *g);
+/* Does this agent decide about attempts? True for a run of one node. */
+bool group_leads(const struct run *run);
+
+/* Told by attempt.c, hold.c, run_end.c, exchange.c; nothing happens without a group. */
+void group_tell_open(struct run *run, uint32_t attempt);
+void group_tell_doom(struct run *run, uint32_t attempt, const struct cairn_error *error);
+void group_tell_committed(struct run *run, uint32_t attempt, const struct commit_result *c);
+void group_tell_hold(struct run *run, uint32_t attempt, uint32_t rank, int64_t step);
+void group_tell_go(struct run *run, uint32_t attempt);
+void group_tell_release(struct run *run);
+void group_tell_follow(struct run *run, uint32_t attempt, int64_t step);
+void group_tell_stop(struct run *run, uint64_t duration_ns);
+void group_tell_finished(struct run *run, const struct cairn_error *error); /* leader */
+void group_tell_exchange(struct run *run, uint32_t rank, const ProtobufCBinaryData *key,
+                         const ProtobufCBinaryData *value);
+/* Member -> leader. */
+void group_tell_ready(struct run *run);
+void group_tell_rank(struct run *run, uint32_t attempt, uint32_t rank, int event, int64_t step,
+                     uint64_t bytes);
+void group_tell_finish(struct run *run);
+/* The leader takes the cut; its answer goes to the waiter that has this number. */
+int group_tell_demand(struct run *run, uint64_t id, const char *tag, bool wait,
+                      uint64_t timeout_ns);
+/* Leader: the answer to a member's demand. */
+void group_tell_demanded(struct run *run, const struct run_waiter *w, const char *name,
+                         int64_t step, uint64_t bytes, bool existed,
+                         const struct cairn_error *error);
+/* Leader: have all other nodes' ranks finished? */
+bool group_finished(const struct run *run);
+/* group_talk.c */
+void group_received(void *context, struct peer_link *link, const Cairn__Peer__PeerEnvelope *e);
+void group_lost(struct group *g, const char *reason);
+
+#endif
