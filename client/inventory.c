@@ -229,8 +229,7 @@ static int build(struct registry *r, const struct slabs *slabs, uint64_t seal, u
                                  INVENTORY_BYTES_MAX);
         i->file_bytes = count;
         TRY(write_memfd("cairn-inventory", bytes, count, &i->fd, reterr));
-        /* Last: it adds extents, which an inventory does not have. */
-        TRY(layout_assign(&content, rank, arena, &i->image_bytes, reterr));
+        TRY(layout_assign(&content, rank, NULL, &i->image_bytes, reterr));
         return make_host_state(i, reterr);
 }
 

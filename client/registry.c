@@ -3,8 +3,10 @@
 #include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "format/check.h"
 #include "format/dtype.h"
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -16,7 +18,7 @@
 const char *name_label(const void *name, size_t bytes, char *buf, size_t buf_bytes) {
         const unsigned char *p = name;
         size_t i = 0;
-        /* Most names need no escaping, and a hundred thousand of them are labelled. */
+        /* Most names need no escaping, and a restore labels a hundred thousand of them. */
         while (i < bytes && p[i] > ' ' && p[i] < 0x7f && p[i] != '"' && p[i] != '\\')
                 i++;
         if (i < bytes || bytes >= buf_bytes)
@@ -70,47 +72,40 @@ static bool grow(void *items, size_t item_bytes, size_t count, size_t *capacity)
 #define GROW(r, items, singular) \
         grow(&(r)->items, sizeof *(r)->items, (r)->singular##_count, &(r)->singular##_capacity)
 
-static int out_of_memory(const char *operation, const char *object, struct cairn_error *reterr) {
-        return error_set(reterr, CAIRN_ERR_NOMEM, operation, object,
-                         "memory for its record is missing");
-}
+static int fail(struct cairn_error *reterr, int status, const char *operation, const char *name,
+                const char *message, ...) __attribute__((format(printf, 5, 6)));
 
-static bool is_utf8(const char *s, size_t bytes) {
-        const unsigned char *p = (const unsigned char *) s, *end = p + bytes;
-        while (p < end) {
-                uint32_t code = *p++;
-                if (code < 0x80)
-                        continue;
-                size_t more = code >= 0xf0 ? 3 : code >= 0xe0 ? 2 : 1;
-                if (code < 0xc2 || code > 0xf4 || (size_t) (end - p) < more)
-                        return false;
-                code &= 0x3fu >> more;
-                for (size_t i = 0; i < more; i++, p++) {
-                        if ((*p & 0xc0) != 0x80)
-                                return false;
-                        code = code << 6 | (*p & 0x3fu);
-                }
-                /* Overlong forms, surrogates and what lies beyond Unicode. */
-                if ((more == 2 && code < 0x800) || (more == 3 && code < 0x10000) ||
-                    code > 0x10ffff || (code >= 0xd800 && code < 0xe000))
-                        return false;
-        }
-        return true;
+/* The name becomes readable here, not for each of a hundred thousand that are good. */
+static int fail(struct cairn_error *reterr, int status, const char *operation, const char *name,
+                const char *message, ...) {
+        char label[NAME_LABEL_BYTES], text[512];
+        va_list arguments;
+
+        va_start(arguments, message);
+        (void) vsnprintf(text, sizeof text, message, arguments);
+        va_end(arguments);
+        name_label(name, strnlen(name, TENSOR_NAME_BYTES_MAX + 1), label, sizeof label);
+        return error_set(reterr, status, operation, label, "%s", text);
+}
+#define REFUSE(reterr, operation, name, ...) \
+        fail((reterr), CAIRN_ERR_API, (operation), (name), __VA_ARGS__)
+
+static int out_of_memory(const char *operation, const char *name, struct cairn_error *reterr) {
+        return fail(reterr, CAIRN_ERR_NOMEM, operation, name, "memory for its record is missing");
 }
 
 static int check_name(const char *operation, const char *name, size_t *ret_bytes,
                       struct cairn_error *reterr) {
         if (!name || !*name)
-                return error_set(reterr, CAIRN_ERR_API, operation, "", "a name is missing");
+                return REFUSE(reterr, operation, "", "a name is missing");
         size_t bytes = strnlen(name, TENSOR_NAME_BYTES_MAX + 1);
-        char label[NAME_LABEL_BYTES];
-        name_label(name, bytes, label, sizeof label);
         if (bytes > TENSOR_NAME_BYTES_MAX)
-                return error_set(reterr, CAIRN_ERR_API, operation, label,
-                                 "the name is longer than %" PRIu64 " bytes",
-                                 TENSOR_NAME_BYTES_MAX);
-        if (!is_utf8(name, bytes))
-                return error_set(reterr, CAIRN_ERR_API, operation, label, "the name is not UTF-8");
+                return REFUSE(reterr, operation, name, "the name is longer than %" PRIu64 " bytes",
+                              TENSOR_NAME_BYTES_MAX);
+        const ProtobufCBinaryData text = {bytes, (uint8_t *) (uintptr_t) name};
+        const char *why = check_text(&text, TENSOR_NAME_BYTES_MAX, false);
+        if (why)
+                return REFUSE(reterr, operation, name, "the name %s", why);
         *ret_bytes = bytes;
         return 0;
 }
@@ -129,69 +124,63 @@ static bool is_contiguous(const struct cairn_tensor *t) {
         return true;
 }
 
-static int check_types(const struct cairn_tensor *t, const char *label, struct tensor *ret,
+static int check_types(const struct cairn_tensor *t, struct tensor *ret,
                        struct cairn_error *reterr) {
         static const char operation[] = "register tensor";
         const struct dtype_info *info = dtype_info(t->dtype);
         if (!role_name(t->role))
-                return error_set(reterr, CAIRN_ERR_API, operation, label, "%d is not a role",
-                                 (int) t->role);
+                return REFUSE(reterr, operation, t->name, "%d is not a role", (int) t->role);
         if (!info)
-                return error_set(reterr, CAIRN_ERR_API, operation, label, "%d is not a dtype",
-                                 (int) t->dtype);
+                return REFUSE(reterr, operation, t->name, "%d is not a dtype", (int) t->dtype);
         if (t->role == CAIRN_STEP && t->dtype != CAIRN_F32)
-                return error_set(
-                        reterr, CAIRN_ERR_API, operation, label,
+                return REFUSE(
+                        reterr, operation, t->name,
                         "a tensor of role step is f32, this is %s: register a counter of another "
                         "type as a state value or with role other",
                         info->name);
         if (t->mutates != CAIRN_IN_UPDATE && t->mutates != CAIRN_ANYTIME)
-                return error_set(reterr, CAIRN_ERR_API, operation, label, "mutates is %d",
-                                 (int) t->mutates);
+                return REFUSE(reterr, operation, t->name, "mutates is %d", (int) t->mutates);
         ret->role = t->role;
         ret->dtype = t->dtype;
         ret->stored_dtype = t->stored_dtype ? t->stored_dtype : t->dtype;
         ret->mutates = t->mutates;
         if (!dtype_info(ret->stored_dtype))
-                return error_set(reterr, CAIRN_ERR_API, operation, label,
-                                 "%d is not a dtype to store", (int) ret->stored_dtype);
+                return REFUSE(reterr, operation, t->name, "%d is not a dtype to store",
+                              (int) ret->stored_dtype);
         struct cairn_error e = CAIRN_ERROR_INIT;
         if (dtype_check_stored(ret->role, ret->dtype, ret->stored_dtype, &e) < 0)
-                return error_set(reterr, CAIRN_ERR_API, operation, label, "%s", e.message);
+                return REFUSE(reterr, operation, t->name, "%s", e.message);
         return 0;
 }
 
-static int check_shape(const struct cairn_tensor *t, const char *label, struct tensor *ret,
+static int check_shape(const struct cairn_tensor *t, struct tensor *ret,
                        struct cairn_error *reterr) {
         static const char operation[] = "register tensor";
         uint64_t bytes, end;
         if (t->rank > CAIRN_RANK_MAX)
-                return error_set(reterr, CAIRN_ERR_API, operation, label,
-                                 "%" PRIu32 " dimensions are more than %d", t->rank,
-                                 CAIRN_RANK_MAX);
+                return REFUSE(reterr, operation, t->name, "%" PRIu32 " dimensions are more than %d",
+                              t->rank, CAIRN_RANK_MAX);
         if (!shape_bytes(t->shape, t->rank, t->dtype, &ret->elements, &bytes) ||
             bytes > SLAB_BYTES_MAX)
-                return error_set(reterr, CAIRN_ERR_API, operation, label,
-                                 "the shape's product is too large");
+                return REFUSE(reterr, operation, t->name, "the shape's product is too large");
         ret->rank = t->rank;
         memcpy(ret->shape, t->shape, t->rank * sizeof *t->shape);
         ret->replicated = t->replicated;
         ret->sharded = t->sharded;
         ret->count = ret->elements;
         if (ret->elements > 0 && !is_contiguous(t))
-                return error_set(
-                        reterr, CAIRN_ERR_API, operation, label,
-                        "the strides are not those of contiguous row-major data: register a "
-                        "contiguous copy");
+                return REFUSE(reterr, operation, t->name,
+                              "the strides are not those of contiguous row-major data: register a "
+                              "contiguous copy");
         if (t->sharded) {
                 if (t->replicated)
-                        return error_set(reterr, CAIRN_ERR_API, operation, label,
-                                         "it cannot be replicated and sharded at once");
+                        return REFUSE(reterr, operation, t->name,
+                                      "it cannot be replicated and sharded at once");
                 if (!add_checked(t->flat_start, t->flat_count, &end) || end > ret->elements)
-                        return error_set(reterr, CAIRN_ERR_API, operation, label,
-                                         "elements %" PRIu64 " + %" PRIu64
-                                         " are beyond the tensor's %" PRIu64,
-                                         t->flat_start, t->flat_count, ret->elements);
+                        return REFUSE(reterr, operation, t->name,
+                                      "elements %" PRIu64 " + %" PRIu64
+                                      " are beyond the tensor's %" PRIu64,
+                                      t->flat_start, t->flat_count, ret->elements);
                 ret->first = t->flat_start;
                 ret->count = t->flat_count;
         }
@@ -199,15 +188,15 @@ static int check_shape(const struct cairn_tensor *t, const char *label, struct t
         return 0;
 }
 
-static int check_alias(const struct registry *r, const struct cairn_tensor *t, const char *label,
-                       struct tensor *ret, struct cairn_error *reterr) {
+static int check_alias(const struct registry *r, const struct cairn_tensor *t, struct tensor *ret,
+                       struct cairn_error *reterr) {
         uint32_t index;
         ret->alias_of = -1;
         if (!t->alias_of)
                 return 0;
         if (!name_map_find(&r->tensor_names, t->alias_of, strlen(t->alias_of), &index))
-                return error_set(reterr, CAIRN_ERR_API, "register tensor", label,
-                                 "the tensor that it is an alias of was not registered before");
+                return REFUSE(reterr, "register tensor", t->name,
+                              "the tensor that it is an alias of was not registered before");
         const struct tensor *root = &r->tensors[index];
         if (root->alias_of >= 0) {
                 index = (uint32_t) root->alias_of;
@@ -215,30 +204,29 @@ static int check_alias(const struct registry *r, const struct cairn_tensor *t, c
         }
         if (root->data != t->data || root->dtype != ret->dtype || root->first != ret->first ||
             root->count != ret->count || root->mutates != ret->mutates)
-                return error_set(
-                        reterr, CAIRN_ERR_API, "register tensor", label,
-                        "an alias has the data, dtype, size and mutability of its tensor %s",
-                        root->name);
+                return REFUSE(reterr, "register tensor", t->name,
+                              "an alias has the data, dtype, size and mutability of its tensor %s",
+                              root->name);
         ret->alias_of = index;
         return 0;
 }
 
-static int check_data(struct slabs *slabs, const struct cairn_tensor *t, const char *label,
-                      struct tensor *ret, struct cairn_error *reterr) {
+static int check_data(struct slabs *slabs, const struct cairn_tensor *t, struct tensor *ret,
+                      struct cairn_error *reterr) {
         ret->data = t->data;
         if (ret->bytes == 0)
                 return 0;
         if (!t->data)
-                return error_set(reterr, CAIRN_ERR_API, "register tensor", label,
-                                 "its data is NULL, but it has elements");
+                return REFUSE(reterr, "register tensor", t->name,
+                              "its data is NULL, but it has elements");
         if (!slabs_find(slabs, t->data, ret->bytes, &ret->place))
-                return error_set(reterr, CAIRN_ERR_API, "register tensor", label,
-                                 "its %" PRIu64
-                                 " bytes do not lie in memory of cairn_alloc: allocate it there",
-                                 ret->bytes);
+                return REFUSE(reterr, "register tensor", t->name,
+                              "its %" PRIu64
+                              " bytes do not lie in memory of cairn_alloc: allocate it there",
+                              ret->bytes);
         if (ret->place.offset % dtype_info(ret->dtype)->bytes != 0)
-                return error_set(reterr, CAIRN_ERR_API, "register tensor", label,
-                                 "its data is not aligned to its elements");
+                return REFUSE(reterr, "register tensor", t->name,
+                              "its data is not aligned to its elements");
         return 0;
 }
 
@@ -260,28 +248,24 @@ static int add_tensor(struct registry *r, struct slabs *slabs, const struct cair
                       int64_t *truth, struct cairn_error *reterr) {
         static const char operation[] = "register tensor";
         struct tensor new = {.truth = truth};
-        char label[NAME_LABEL_BYTES];
         size_t name_bytes = 0;
 
         TRY(check_name(operation, t->name, &name_bytes, reterr));
-        name_label(t->name, name_bytes, label, sizeof label);
         if (name_map_find(&r->tensor_names, t->name, name_bytes, NULL))
-                return error_set(reterr, CAIRN_ERR_API, operation, label,
-                                 "the name was registered before");
+                return REFUSE(reterr, operation, t->name, "the name was registered before");
         if (r->tensor_count >= TENSOR_COUNT_MAX)
-                return error_set(reterr, CAIRN_ERR_API, operation, label,
-                                 "there are %" PRIu64 " tensors already, the limit",
-                                 TENSOR_COUNT_MAX);
-        TRY(check_types(t, label, &new, reterr));
-        TRY(check_shape(t, label, &new, reterr));
-        TRY(check_alias(r, t, label, &new, reterr));
-        TRY(check_data(slabs, t, label, &new, reterr));
+                return REFUSE(reterr, operation, t->name,
+                              "there are %" PRIu64 " tensors already, the limit", TENSOR_COUNT_MAX);
+        TRY(check_types(t, &new, reterr));
+        TRY(check_shape(t, &new, reterr));
+        TRY(check_alias(r, t, &new, reterr));
+        TRY(check_data(slabs, t, &new, reterr));
         if (new.mutates == CAIRN_ANYTIME &&new.bytes > 0 && new.alias_of < 0)
                 TRY(slabs_allocate(slabs, new.bytes, &new.shadow, &new.shadow_place, reterr));
         new.name = arena_strndup(&r->arena, t->name, name_bytes);
         new.name_bytes = (uint32_t) name_bytes;
         if (!new.name)
-                return out_of_memory(operation, label, reterr);
+                return out_of_memory(operation, t->name, reterr);
         return remember(r, &new, reterr);
 }
 
@@ -301,13 +285,11 @@ int registry_add_step(struct registry *r, struct slabs *slabs, const char *name,
         static const char operation[] = "register step";
         size_t bytes = 0;
         if (!data || !truth)
-                return error_set(reterr, CAIRN_ERR_API, operation, name ? name : "",
-                                 "data or truth is NULL");
+                return REFUSE(reterr, operation, name ? name : "", "data or truth is NULL");
         TRY(check_name(operation, name, &bytes, reterr));
         if (bytes > TENSOR_NAME_BYTES_MAX - (sizeof HOST_VALUE_STEP_PREFIX - 1))
-                return error_set(reterr, CAIRN_ERR_API, operation, "",
-                                 "the name is longer than %" PRIu64 " bytes",
-                                 TENSOR_NAME_BYTES_MAX - (sizeof HOST_VALUE_STEP_PREFIX - 1));
+                return REFUSE(reterr, operation, "", "the name is longer than %" PRIu64 " bytes",
+                              TENSOR_NAME_BYTES_MAX - (sizeof HOST_VALUE_STEP_PREFIX - 1));
         struct cairn_tensor t = {
                 CAIRN_TENSOR_INIT,
                 .name = name,
@@ -318,9 +300,8 @@ int registry_add_step(struct registry *r, struct slabs *slabs, const char *name,
                 .replicated = true,
         };
         if (r->value_count >= HOST_STATE_VALUES_MAX)
-                return error_set(reterr, CAIRN_ERR_API, operation, name,
-                                 "there are %d host values already, the limit",
-                                 HOST_STATE_VALUES_MAX);
+                return REFUSE(reterr, operation, name,
+                              "there are %d host values already, the limit", HOST_STATE_VALUES_MAX);
         TRY(add_tensor(r, slabs, &t, truth, reterr));
         size_t whole = sizeof HOST_VALUE_STEP_PREFIX + bytes;
         char *value_name = arena_alloc(&r->arena, whole, 1);
@@ -337,31 +318,28 @@ int registry_add_step(struct registry *r, struct slabs *slabs, const char *name,
 int registry_add_value(struct registry *r, const char *name, uint32_t type, void *data,
                        uint64_t *length, uint64_t capacity, struct cairn_error *reterr) {
         static const char operation[] = "register state value";
-        char label[NAME_LABEL_BYTES];
         size_t bytes = 0;
         TRY(check_name(operation, name, &bytes, reterr));
-        name_label(name, bytes, label, sizeof label);
         if (strncmp(name, HOST_VALUE_RESERVED_PREFIX, sizeof HOST_VALUE_RESERVED_PREFIX - 1) == 0)
-                return error_set(reterr, CAIRN_ERR_API, operation, label,
-                                 "names that begin with " HOST_VALUE_RESERVED_PREFIX
-                                 " are libcairn's");
+                return REFUSE(reterr, operation, name,
+                              "names that begin with " HOST_VALUE_RESERVED_PREFIX
+                              " are libcairn's");
         if (!data || (type == CAIRN_VALUE_BYTES && !length))
-                return error_set(reterr, CAIRN_ERR_API, operation, label, "its pointer is NULL");
+                return REFUSE(reterr, operation, name, "its pointer is NULL");
         if (capacity > HOST_STATE_BYTES_MAX)
-                return error_set(reterr, CAIRN_ERR_API, operation, label,
-                                 "%" PRIu64 " bytes are more than %" PRIu64
-                                 ": register it as a tensor",
-                                 capacity, HOST_STATE_BYTES_MAX);
+                return REFUSE(reterr, operation, name,
+                              "%" PRIu64 " bytes are more than %" PRIu64
+                              ": register it as a tensor",
+                              capacity, HOST_STATE_BYTES_MAX);
         if (r->value_count >= HOST_STATE_VALUES_MAX)
-                return error_set(reterr, CAIRN_ERR_API, operation, label,
-                                 "there are %d of them already, the limit", HOST_STATE_VALUES_MAX);
+                return REFUSE(reterr, operation, name, "there are %d of them already, the limit",
+                              HOST_STATE_VALUES_MAX);
         if (name_map_find(&r->value_names, name, bytes, NULL))
-                return error_set(reterr, CAIRN_ERR_API, operation, label,
-                                 "the name was registered before");
+                return REFUSE(reterr, operation, name, "the name was registered before");
         char *copy = arena_strndup(&r->arena, name, bytes);
         if (!copy || !GROW(r, values, value) ||
             name_map_add(&r->value_names, copy, bytes, (uint32_t) r->value_count) < 0)
-                return out_of_memory(operation, label, reterr);
+                return out_of_memory(operation, name, reterr);
         r->values[r->value_count++] = (struct value){
                 .name = copy, .type = type, .data = data, .length = length, .capacity = capacity};
         r->unsealed = true;
@@ -371,26 +349,23 @@ int registry_add_value(struct registry *r, const char *name, uint32_t type, void
 int registry_describe(struct registry *r, const char *key, const char *value,
                       struct cairn_error *reterr) {
         static const char operation[] = "describe";
-        char label[NAME_LABEL_BYTES];
         size_t bytes = 0;
         uint32_t index;
         TRY(check_name(operation, key, &bytes, reterr));
-        name_label(key, bytes, label, sizeof label);
         if (!value || strnlen(value, DESCRIPTION_BYTES_MAX + 1) > DESCRIPTION_BYTES_MAX)
-                return error_set(reterr, CAIRN_ERR_API, operation, label,
-                                 "its value is NULL or longer than %" PRIu64 " bytes",
-                                 DESCRIPTION_BYTES_MAX);
+                return REFUSE(reterr, operation, key,
+                              "its value is NULL or longer than %" PRIu64 " bytes",
+                              DESCRIPTION_BYTES_MAX);
         if (name_map_find(&r->keys, key, bytes, &index)) {
                 if (strcmp(r->descriptions[index].value, value) == 0)
                         return 0;
-                return error_set(reterr, CAIRN_ERR_API, operation, label,
-                                 "it was described before with another value");
+                return REFUSE(reterr, operation, key, "it was described before with another value");
         }
         struct description d = {.key = arena_strndup(&r->arena, key, bytes),
                                 .value = arena_strndup(&r->arena, value, strlen(value))};
         if (!d.key || !d.value || !GROW(r, descriptions, description) ||
             name_map_add(&r->keys, d.key, bytes, (uint32_t) r->description_count) < 0)
-                return out_of_memory(operation, label, reterr);
+                return out_of_memory(operation, key, reterr);
         r->descriptions[r->description_count++] = d;
         r->unsealed = true;
         return 0;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * check.h - the semantic checks of unpacked messages, shared by file.c, check.c and check_tensors.c
- * and by nobody else. Errors name the section, its offset in the file and the tensor.
+ * check.h - the semantic checks of unpacked messages, shared by file.c, check.c and
+ * check_tensors.c; what a name must be is asked by registration as well. Errors name the section,
+ * its offset in the file and the tensor.
  */
 #ifndef CAIRN_CHECK_H
 #define CAIRN_CHECK_H

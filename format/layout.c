@@ -35,24 +35,20 @@ static int fail(struct cairn_error *reterr, int status, const char *operation, c
 
 /* ---- a rank's data image ---- */
 
-static Extent *new_extent(struct arena *arena, Tensor *t) {
-        Extent *e = arena_alloc(arena, sizeof *e, _Alignof(Extent));
-        Extent **list = arena_alloc(arena, sizeof(Extent *), _Alignof(Extent *));
-
-        if (!e || !list)
-                return NULL;
-        cairn__format__extent__init(e);
-        *list = e;
-        t->extents = list;
-        t->n_extents = 1;
-        return e;
-}
-
 int layout_assign(struct file_content *inventory, uint32_t rank, struct arena *arena,
                   uint64_t *ret_image_bytes, struct cairn_error *reterr) {
         const char *operation = "lay out data";
         uint64_t at = DATA_BLOCK_BYTES, elements, bytes, room;
+        size_t count = inventory->tensor_count;
+        Extent *extents = NULL, **pointers = NULL;
 
+        if (arena) {
+                extents = arena_alloc(arena, count * sizeof *extents, _Alignof(Extent));
+                pointers = arena_alloc(arena, count * sizeof *pointers, _Alignof(Extent *));
+                if (!extents || !pointers)
+                        return error_set(reterr, CAIRN_ERR_NOMEM, operation, "inventory",
+                                         "there is no memory for %zu extents", count);
+        }
         if (inventory->placement_count != inventory->tensor_count)
                 return error_set(reterr, CAIRN_ERR_API, operation, "inventory",
                                  "%zu placements for %zu tensors", inventory->placement_count,
@@ -77,14 +73,16 @@ int layout_assign(struct file_content *inventory, uint32_t rank, struct arena *a
                                     "unknown type or a size that does not fit in 64 bits");
                 if (bytes == 0)
                         continue;
-                Extent *e = new_extent(arena, t);
-                if (!e)
-                        return fail(reterr, CAIRN_ERR_NOMEM, operation, t,
-                                    "there is no memory for its extent");
-                e->rank = rank;
-                e->offset = at;
-                e->bytes = bytes;
-                e->shard = t->shard;
+                if (arena) {
+                        cairn__format__extent__init(extents);
+                        extents->rank = rank;
+                        extents->offset = at;
+                        extents->bytes = bytes;
+                        extents->shard = t->shard;
+                        *pointers = extents++;
+                        t->extents = pointers++;
+                        t->n_extents = 1;
+                }
                 if (!add_checked(at, room, &at) || !align_up_checked(at, TENSOR_ALIGNMENT, &at) ||
                     at > DATA_BYTES_MAX)
                         return fail(reterr, CAIRN_ERR_NOMEM, operation, t,

@@ -3,6 +3,8 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 
+#include <assert.h>
+#include <stddef.h>
 #include <string.h>
 
 typedef ProtobufCFieldDescriptor Field;
@@ -47,37 +49,43 @@ static uint8_t *put_tag(uint8_t *at, uint32_t id, ProtobufCWireType type) {
         return put_varint(at, (uint64_t) id << 3 | type);
 }
 
-/* A number as it goes over the wire. */
-static uint64_t number(const Field *f, const char *member) {
-        switch (f->type) {
-        case PROTOBUF_C_TYPE_UINT32:
-        case PROTOBUF_C_TYPE_FIXED32:
-                return *(const uint32_t *) (const void *) member;
-        case PROTOBUF_C_TYPE_BOOL:
-                return *(const protobuf_c_boolean *) (const void *) member != 0;
-        case PROTOBUF_C_TYPE_SINT32:
-                return (uint32_t) zigzag(*(const int32_t *) (const void *) member);
-        case PROTOBUF_C_TYPE_SINT64:
-                return zigzag(*(const int64_t *) (const void *) member);
-        case PROTOBUF_C_TYPE_UINT64:
-        case PROTOBUF_C_TYPE_DOUBLE:
-                return *(const uint64_t *) (const void *) member;
-        default:
-                CAIRN_ASSERT(!"manifest.proto has no other types");
-                return 0;
-        }
+static bool is_narrow(const Field *f) {
+        return f->type == PROTOBUF_C_TYPE_UINT32 || f->type == PROTOBUF_C_TYPE_BOOL ||
+               f->type == PROTOBUF_C_TYPE_FIXED32 || f->type == PROTOBUF_C_TYPE_SINT32;
 }
 
-static uint8_t *put_number(const Field *f, uint8_t *at, uint64_t v) {
-        if (f->type == PROTOBUF_C_TYPE_FIXED32) {
-                store_le32(at, (uint32_t) v);
+/* The bits of a member; of bytes, lists and messages their length or pointer. All zero: it is not
+ * written. */
+static uint64_t member_bits(const Field *f, const char *base) {
+        bool repeated = f->label == PROTOBUF_C_LABEL_REPEATED;
+        const void *member = base + (repeated ? f->quantifier_offset : f->offset);
+        return !repeated && is_narrow(f) ? *(const uint32_t *) member : *(const uint64_t *) member;
+}
+static_assert(sizeof(size_t) == 8 && sizeof(void *) == 8 && sizeof(protobuf_c_boolean) == 4 &&
+                      offsetof(ProtobufCBinaryData, len) == 0,
+              "members are as wide as member_bits takes them");
+
+static uint8_t *put_number(const Field *f, uint8_t *at, uint64_t bits) {
+        switch (f->type) {
+        case PROTOBUF_C_TYPE_FIXED32:
+                store_le32(at, (uint32_t) bits);
                 return at + 4;
-        }
-        if (f->type == PROTOBUF_C_TYPE_DOUBLE) {
-                store_le64(at, v);
+        case PROTOBUF_C_TYPE_DOUBLE:
+                store_le64(at, bits);
                 return at + 8;
+        case PROTOBUF_C_TYPE_SINT32:
+                return put_varint(at, (uint32_t) zigzag((int32_t) bits));
+        case PROTOBUF_C_TYPE_SINT64:
+                return put_varint(at, zigzag((int64_t) bits));
+        case PROTOBUF_C_TYPE_BOOL:
+                return put_varint(at, bits != 0);
+        case PROTOBUF_C_TYPE_UINT32:
+        case PROTOBUF_C_TYPE_UINT64:
+                return put_varint(at, bits);
+        default:
+                CAIRN_ASSERT(!"manifest.proto has no other types");
+                return at;
         }
-        return put_varint(at, v);
 }
 
 static bool has_room(const uint8_t *at, const uint8_t *end, size_t bytes) {
@@ -116,63 +124,60 @@ static uint8_t *put_nested(uint32_t id, const ProtobufCMessage *m, uint8_t *at, 
 
 static uint8_t *put_packed(const Field *f, const char *items, size_t count, uint8_t *at,
                            uint8_t *end) {
-        size_t item_bytes = f->type == PROTOBUF_C_TYPE_FIXED32 ? 4 : 8;
-
         at = put_tag(at, f->id, PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED) + 1;
         uint8_t *to = at;
         for (size_t i = 0; i < count; i++) {
                 if (!has_room(to, end, 0))
                         return NULL;
-                to = put_number(f, to, number(f, items + i * item_bytes));
+                to = put_number(f, to,
+                                is_narrow(f) ? ((const uint32_t *) (const void *) items)[i]
+                                             : ((const uint64_t *) (const void *) items)[i]);
         }
         return put_length(at, to);
 }
 
-static uint8_t *put_repeated(const Field *f, const char *base, uint8_t *at, uint8_t *end) {
+static uint8_t *put_repeated(const Field *f, const char *base, size_t count, uint8_t *at,
+                             uint8_t *end) {
         const ProtobufCMessage *const *messages;
-        size_t count;
 
-        memcpy(&count, base + f->quantifier_offset, sizeof count);
         memcpy(&messages, base + f->offset, sizeof messages);
         if (f->type != PROTOBUF_C_TYPE_MESSAGE)
-                return count ? put_packed(f, (const char *) messages, count, at, end) : at;
+                return put_packed(f, (const char *) messages, count, at, end);
         for (size_t i = 0; i < count && at; i++)
                 at = put_nested(f->id, messages[i], at, end);
         return at;
 }
 
-static uint8_t *put_single(const Field *f, const char *member, uint8_t *at, uint8_t *end) {
-        if (f->type == PROTOBUF_C_TYPE_MESSAGE) {
-                const ProtobufCMessage *message;
-                memcpy(&message, member, sizeof message);
-                return message ? put_nested(f->id, message, at, end) : at;
-        }
-        if (f->type == PROTOBUF_C_TYPE_BYTES) {
-                const ProtobufCBinaryData *bytes = (const void *) member;
-                if (bytes->len == 0)
-                        return at;
-                if (!has_room(at, end, bytes->len))
-                        return NULL;
-                at = put_varint(put_tag(at, f->id, wire_type(f)), bytes->len);
-                return put_bytes(at, bytes->data, bytes->len);
-        }
-        uint64_t v = number(f, member);
-        return v ? put_number(f, put_tag(at, f->id, wire_type(f)), v) : at;
+static uint8_t *put_field(const Field *f, const char *base, uint64_t bits, uint8_t *at,
+                          uint8_t *end) {
+        if (f->label == PROTOBUF_C_LABEL_REPEATED)
+                return put_repeated(f, base, (size_t) bits, at, end);
+        if (f->type == PROTOBUF_C_TYPE_MESSAGE)
+                return put_nested(f->id, (const void *) (uintptr_t) bits, at, end);
+        at = put_tag(at, f->id, wire_type(f));
+        if (f->type != PROTOBUF_C_TYPE_BYTES)
+                return put_number(f, at, bits);
+        const ProtobufCBinaryData *bytes = (const void *) (base + f->offset);
+        if (!has_room(at, end, bytes->len))
+                return NULL;
+        return put_bytes(put_varint(at, bytes->len), bytes->data, bytes->len);
 }
 
 static uint8_t *put_message(const ProtobufCMessage *m, uint8_t *at, uint8_t *end) {
-        const ProtobufCMessageDescriptor *d = m->descriptor;
+        const Field *f = m->descriptor->fields, *behind = f + m->descriptor->n_fields;
         const char *base = (const char *) m;
 
-        for (unsigned i = 0; i < d->n_fields && at; i++) {
-                const Field *f = &d->fields[i];
+        for (; f < behind; f++) {
+                uint64_t bits = member_bits(f, base);
+                if (bits == 0)
+                        continue;
                 if (!has_room(at, end, 0))
                         return NULL;
-                at = f->label == PROTOBUF_C_LABEL_REPEATED
-                             ? put_repeated(f, base, at, end)
-                             : put_single(f, base + f->offset, at, end);
+                at = put_field(f, base, bits, at, end);
+                if (!at)
+                        return NULL;
         }
-        for (unsigned i = 0; i < m->n_unknown_fields && at; i++) {
+        for (unsigned i = 0; i < m->n_unknown_fields; i++) {
                 const ProtobufCMessageUnknownField *u = &m->unknown_fields[i];
                 if (!has_room(at, end, u->len))
                         return NULL;

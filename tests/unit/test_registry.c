@@ -61,9 +61,9 @@ static void every_rule_at_the_call(void **state) {
         float outside[32];
         REFUSED(t.name = NULL, "name is missing");
         REFUSED(t.name = "", "name is missing");
-        REFUSED(t.name = "\xff", "not UTF-8");
-        REFUSED(t.name = "\xc0\x80", "not UTF-8");
-        REFUSED(t.name = "\xed\xa0\x80", "not UTF-8");
+        REFUSED(t.name = "\xff", "not valid UTF-8");
+        REFUSED(t.name = "\xc0\x80", "not valid UTF-8");
+        REFUSED(t.name = "\xed\xa0\x80", "not valid UTF-8");
         REFUSED(t.role = 0, "not a role");
         REFUSED(t.dtype = 99, "not a dtype");
         REFUSED(t.stored_dtype = 99, "not a dtype");
