@@ -394,6 +394,9 @@ static void publish(struct run_attempt *a, uint32_t rank) {
 
 /* ---- what sessions report ---- */
 
+/* A cut that was asked for in its trainer's life and copied in part after its end says nothing of
+ * how that came, and a fault may have scribbled on what was copied. It is not kept: the same state
+ * is taken again, as that of a dead trainer. */
 void run_session_cut(struct run *run, struct session *s, const struct saver_message *m) {
         struct run_attempt *a = find(run, m->attempt ? m->attempt : s->armed_attempt);
         if (!a || a->ranks[s->rank].state != RANK_ARMED)
@@ -408,6 +411,14 @@ void run_session_cut(struct run *run, struct session *s, const struct saver_mess
         tell_rank(a, s->rank, CAIRN__PEER__RANK_EVENT__RANK_CUT);
         log_event(LOG_LEVEL_DEBUG, "run=%s rank=%u attempt=%u cut=%llu step=%lld", run->name,
                   s->rank, a->number, (unsigned long long) m->seq, (long long) m->step);
+        if (m->ending.kind == ENDING_ALIVE && session_is_ending(s)) {
+                log_event(
+                        LOG_LEVEL_WARNING,
+                        "run=%s rank=%u cut=void seq=%llu reason=\"the trainer ended while it was "
+                        "copied\"",
+                        run->name, s->rank, (unsigned long long) m->seq);
+                doom(a, NULL);
+        }
 }
 
 void run_session_held(struct run *run, struct session *s, const struct saver_message *m) {

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/states.h"
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -84,6 +85,22 @@ void session_ring(struct session *s) {
 void session_signal(struct session *s, int signal_number) {
         if (!s->dead && s->pidfd >= 0)
                 (void) syscall(SYS_pidfd_send_signal, s->pidfd, signal_number, NULL, 0);
+}
+
+static bool dumps_core(pid_t pid) {
+        char path[64], line[128];
+        (void) snprintf(path, sizeof path, "/proc/%d/status", (int) pid);
+        _cleanup_fclose_ FILE *f = fopen(path, "re");
+        static const char key[] = "CoreDumping:";
+        while (f && fgets(line, sizeof line, f))
+                if (!strncmp(line, key, sizeof key - 1))
+                        return strtol(line + sizeof key - 1, NULL, 10) != 0;
+        return false;
+}
+
+bool session_is_ending(const struct session *s) {
+        struct pollfd p = {.fd = s->pidfd, .events = POLLIN};
+        return s->dead || poll(&p, 1, 0) > 0 || dumps_core(s->pid);
 }
 
 bool session_settled(const struct session *s) {

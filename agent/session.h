@@ -138,6 +138,8 @@ void session_saver_ended(struct session *s, bool reaped, int wait_status);
 /* The process is gone (its pidfd, or its reaper says so). */
 void session_died(struct session *s);
 void session_signal(struct session *s, int signal_number);
+/* It is gone, whether or not that was noticed, or dying: its memory is being dumped. */
+bool session_is_ending(const struct session *s);
 /* Nothing of it is in flight any more, or the limit passed: end the saver, then ENDED. */
 void session_finish_settling(struct session *s);
 bool session_settled(const struct session *s);

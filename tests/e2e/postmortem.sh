@@ -120,3 +120,18 @@ finish 60
 expect_code 0
 same_log "$work/reference-fault.log" "$work/fault.log"
 ok "c after SIGSEGV $fault_rounds times: $kept last states kept and flagged, the checkpoint before resumed each time"
+
+# A scheduled cut that was claimed before the fault and copied after it says no more than one taken later.
+export CAIRN_FAULT=copy-release:3:delay:1500 CAIRN_FAULT_ONCE=$work/delayed
+start across --every 20steps --max-restarts 3 -- "${args[@]}" --steps 140 --step-ms 5
+unset CAIRN_FAULT CAIRN_FAULT_ONCE
+wait_for 20 test -e "$work/delayed"
+pid_of trainer
+kill -SEGV "$pid"
+wait_for 20 grep -q 'restart 1 from step 40; step 60 is kept, but flagged' "$output"
+finish 60
+expect_code 0
+run across-reference --every 20steps -- "${args[@]}" --steps 140
+same_log "$work/across-reference.log" "$work/across.log"
+try 0 '' "$cairn" verify across
+ok "c a cut that was being copied when the trainer faulted is flagged, the one before it resumed"

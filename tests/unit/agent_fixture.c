@@ -122,7 +122,8 @@ static void saver_done(struct fixture *f, size_t i, struct cut_word word) {
             (struct saver_message){.verb = SAVER_CUT,
                                    .attempt = f->savers[i].attempt,
                                    .seq = word.seq,
-                                   .step = f->savers[i].step});
+                                   .step = f->savers[i].step,
+                                   .ending = f->savers[i].ending});
 }
 
 /* Claims for a group's cut, waits for the word to go, or lets go. */
@@ -263,6 +264,7 @@ static int saver_send(struct session *s, const struct saver_message *m, const in
                 break;
         case SAVER_TAKE:
                 f->savers[i].take = m->hold ? 0 : m->seq;
+                f->savers[i].ending = m->ending;
                 f->savers[i].hold = m->hold;
                 f->savers[i].hold_step = m->step;
                 f->savers[i].release = f->savers[i].held;

@@ -59,6 +59,7 @@ struct fixture {
                 int64_t hold_step;
                 struct cut_word word;
                 int64_t step;
+                struct saver_ending ending; /* as TAKE said */
         } savers[8];
 };
 

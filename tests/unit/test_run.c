@@ -2,6 +2,7 @@
  *
  * A run from its start to its end, with a played store and played savers (agent_fixture.h).
  */
+#include "agent/postmortem.h"
 #include "tests/test.h"
 #include "tests/unit/agent_fixture.h"
 #include <sys/stat.h>
@@ -222,6 +223,27 @@ static void test_death_settles_first(void **state) {
         assert_int_equal(next.generation, 2);
         assert_true(next.session_id != t.session_id);
         fixture_trainer_done(&next);
+}
+
+/* Claimed in its life, copied after its end: the state is taken again, with how it ended. */
+static void test_copied_across_death(void **state) {
+        struct session *s = fixture_session(&f, 0);
+        uint64_t seq;
+        int status;
+        (void) state;
+        f.saver_holds_write = true;
+        fixture_update(&f, &t, 3, true); /* nothing is cut before the loop turns */
+        session_died(s);
+        fixture_run_ms(&f, 20);
+        assert_int_equal(cut_outcome_find(t.page, 2, &seq, &status), CUT_FAILED);
+        f.saver_holds_write = false;
+        postmortem_reaped(s, SIGSEGV, s->pid);
+        const Cairn__Control__Envelope *reply = rank_exit(0);
+        assert_int_equal(reply->body_case, BODY(RANK_SETTLED));
+        assert_int_equal(f.savers[0].ending.kind, ENDING_SIGNALLED);
+        assert_true(f.savers[0].ending.suspect);
+        assert_int_equal(fixture_count(&f, STORE_COMMIT), 1);
+        assert_int_equal(f.last[STORE_COMMIT].attempt, 2);
 }
 
 static void test_successor_waits(void **state) {
@@ -606,6 +628,7 @@ int main(void) {
                 TEST(test_void_is_asked_again),
                 TEST(test_taken),
                 TEST(test_death_settles_first),
+                TEST(test_copied_across_death),
                 TEST(test_successor_waits),
                 TEST(test_saver_dies),
                 TEST(test_stuck_saver_is_replaced),
