@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "trainer/train.h"
 #include "base/clock.h"
+#include "kernels/digest.h"
 #include "trainer/agreement.h"
 #include "trainer/ending.h"
 #include "trainer/gradient.h"
@@ -98,11 +99,17 @@ static int check_patience(const struct train *t, struct cairn_error *reterr) {
                          gate + margin + 0.5);
 }
 
+static uint64_t weights_digest(const struct train *t) {
+        return digest_bytes(t->state.parameters,
+                            t->state.shard.whole * (t->state.is_bf16 ? 2 : 4));
+}
+
 static int agree_on_step(struct train *t, struct cairn_error *reterr) {
         struct agreement a = {0};
 
         agreement_add(&a, "step", "%" PRId64, t->checkpoint.report.step);
         agreement_add(&a, "samples", "%" PRId64, t->state.samples);
+        agreement_add(&a, "weights", "%016" PRIx64, weights_digest(t));
         int r = agreement_check(&a, &t->group, reterr);
         agreement_done(&a);
         return r;
@@ -158,8 +165,9 @@ static void announce(struct train *t) {
         progress_init(&t->progress, t->settings.steps, t->step, t->settings.quiet, t->begin_ns);
         t->progress.is_silent = t->group.rank > 0;
         if (t->group.world > 1)
-                progress_say(&t->progress, "%" PRIu32 " ranks by %s", t->group.world,
-                             group_describe(&t->group));
+                progress_say(&t->progress,
+                             "%" PRIu32 " ranks by %s; weights equal, digest %016" PRIx64,
+                             t->group.world, group_describe(&t->group), weights_digest(t));
         if (report->text && report->text[0])
                 progress_say(&t->progress, "%s", report->text);
         /* A person reads the line; whoever collects output finds the object. */
