@@ -54,6 +54,7 @@ struct load {
         int64_t true_step;
 };
 struct binding {
+        const struct file_content *index;
         struct load *loads;
         size_t load_count;
         const Cairn__Format__StateValue **values; /* parallel to the registered ones; NULL: none */

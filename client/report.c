@@ -101,8 +101,8 @@ void report_json(struct textbuf *t, const struct report_facts *f) {
         }
         textbuf_add(t, "},\"tensors_loaded\":%zu,\"tensors_skipped\":%zu", b->load_count,
                     b->skipped.item_count);
-        textbuf_add(t, ",\"tensors_converted\":%" PRIu64 ",\"bytes\":%" PRIu64, b->converted_count,
-                    f->bytes);
+        textbuf_add(t, ",\"tensors_converted\":%" PRIu64, b->converted_count);
+        textbuf_add(t, ",\"bytes\":%" PRIu64 ",\"bytes_read\":%" PRIu64, f->bytes, f->bytes_read);
         textbuf_add(t, ",\"read_ns\":%" PRIu64 ",\"apply_ns\":%" PRIu64, f->read_ns, f->apply_ns);
         textbuf_add(t, ",\"gb_per_s\":%.3f,\"bit_exact\":%s", rate_gb_per_s(f),
                     report_bit_exact(f) ? "true" : "false");

@@ -13,7 +13,7 @@ struct report_facts {
         bool passive;
         const char *run, *checkpoint;
         int64_t step;
-        uint64_t generation, restart, bytes, read_ns, apply_ns;
+        uint64_t generation, restart, bytes, bytes_read, read_ns, apply_ns;
         uint32_t rank, world, world_stored; /* world_stored 0: nothing was restored */
         const struct pair *overrides;
         size_t override_count;

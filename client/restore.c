@@ -221,6 +221,7 @@ static void make_report(struct cairn *c, const struct restoration *x, int64_t st
                 .generation = c->generation,
                 .restart = c->restart,
                 .bytes = x->transfer.bytes,
+                .bytes_read = x->transfer.bytes_read,
                 .read_ns = x->read_ns,
                 .apply_ns = x->apply_ns,
                 .rank = c->rank,

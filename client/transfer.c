@@ -17,7 +17,6 @@
 struct transfer_part {
         size_t load;
         const Cairn__Format__Extent *extent;
-        size_t range;
 };
 
 /* ---- which elements an extent holds ---- */
@@ -59,69 +58,68 @@ static bool walk_runs(const Cairn__Format__Tensor *stored, const Cairn__Format__
         return walk_block(stored, shard, visit, argument);
 }
 
+/* The hull of what a tensor needs of an extent, in the extent's elements. */
 struct overlap {
         const struct tensor *tensor;
-        bool any;
+        uint64_t passed, begin, end; /* begin == end: nothing */
 };
 
 static bool note_overlap(uint64_t start, uint64_t count, void *argument) {
         struct overlap *o = argument;
         const struct tensor *t = o->tensor;
-        if (start < t->first + t->count && t->first < start + count)
-                o->any = true;
-        return !o->any;
+        uint64_t end;
+        if (!add_checked(start, count, &end) || !add_checked(o->passed, count, &o->passed))
+                return false;
+        uint64_t from = start > t->first ? start : t->first;
+        uint64_t to = end < t->first + t->count ? end : t->first + t->count;
+        if (from < to) {
+                if (o->begin == o->end)
+                        o->begin = o->passed - count + (from - start);
+                o->end = o->passed - count + (to - start);
+        }
+        return true;
 }
 
 /* ---- the plan ---- */
 
-static int add_part(struct transfer *x, size_t load, const Cairn__Format__Extent *e,
-                    struct cairn_error *reterr) {
-        if (x->part_count == x->part_capacity) {
-                size_t larger = x->part_capacity ? x->part_capacity * 2 : 64;
-                struct transfer_part *parts = realloc(x->parts, larger * sizeof *parts);
-                if (!parts)
-                        return error_set_errno(reterr, ENOMEM, "plan restore", "");
+static int grow(struct transfer *x, struct cairn_error *reterr) {
+        if (x->part_count < x->part_capacity)
+                return 0;
+        size_t larger = x->part_capacity ? x->part_capacity * 2 : 64;
+        struct transfer_part *parts = realloc(x->parts, larger * sizeof *parts);
+        if (parts)
                 x->parts = parts;
-                x->part_capacity = larger;
-        }
-        x->parts[x->part_count++] = (struct transfer_part){.load = load, .extent = e};
+        struct ranges_want *wants = realloc(x->wants, larger * sizeof *wants);
+        if (wants)
+                x->wants = wants;
+        if (!parts || !wants)
+                return error_set_errno(reterr, ENOMEM, "plan restore", "");
+        x->part_capacity = larger;
         return 0;
 }
 
-static int compare_ranges(const void *a, const void *b) {
-        const struct plan_range *x = a, *y = b;
-        if (x->rank != y->rank)
-                return x->rank < y->rank ? -1 : 1;
-        return (x->file_offset > y->file_offset) - (x->file_offset < y->file_offset);
-}
-
-static size_t find_range(const struct transfer *x, const Cairn__Format__Extent *e) {
-        struct plan_range key = {.rank = e->rank, .file_offset = e->offset};
-        const struct plan_range *found =
-                bsearch(&key, x->ranges, x->range_count, sizeof key, compare_ranges);
-        return (size_t) (found - x->ranges);
-}
-
-/* Sorted, and an extent that two tensors need is read once. */
-static int make_ranges(struct transfer *x, struct cairn_error *reterr) {
-        size_t kept = 0;
-        x->ranges = calloc(x->part_count + 1, sizeof *x->ranges);
-        if (!x->ranges)
-                return error_set_errno(reterr, ENOMEM, "plan restore", "");
-        for (size_t i = 0; i < x->part_count; i++) {
-                const Cairn__Format__Extent *e = x->parts[i].extent;
-                x->ranges[i] = (struct plan_range){.rank = e->rank,
-                                                   .crc32c = e->crc32c,
-                                                   .file_offset = e->offset,
-                                                   .bytes = e->bytes};
-        }
-        qsort(x->ranges, x->part_count, sizeof *x->ranges, compare_ranges);
-        for (size_t i = 0; i < x->part_count; i++)
-                if (kept == 0 || compare_ranges(&x->ranges[kept - 1], &x->ranges[i]) != 0)
-                        x->ranges[kept++] = x->ranges[i];
-        x->range_count = kept;
-        for (size_t i = 0; i < x->part_count; i++)
-                x->parts[i].range = find_range(x, x->parts[i].extent);
+/* One extent, if it holds something of the tensor. */
+static int add_part(struct transfer *x, size_t load, const Cairn__Format__Extent *e,
+                    struct cairn_error *reterr) {
+        const struct load *l = &x->binding->loads[load];
+        const struct tensor *t = &x->registry->tensors[l->tensor];
+        struct overlap o = {.tensor = t};
+        uint64_t element_bytes = dtype_info(l->stored->stored_dtype)->bytes;
+        if (!walk_runs(l->stored, e, t->elements, note_overlap, &o) ||
+            o.end > e->bytes / element_bytes)
+                return error_set(reterr, CAIRN_ERR_CORRUPT, "plan restore", t->name,
+                                 "an extent's shard does not fit the shape");
+        if (o.begin == o.end)
+                return 0;
+        TRY(grow(x, reterr));
+        x->parts[x->part_count] = (struct transfer_part){.load = load, .extent = e};
+        x->wants[x->part_count++] =
+                (struct ranges_want){.rank = e->rank,
+                                     .crc32c = e->crc32c,
+                                     .offset = e->offset,
+                                     .end = e->offset + e->bytes,
+                                     .need_begin = e->offset + o.begin * element_bytes,
+                                     .need_end = e->offset + o.end * element_bytes};
         return 0;
 }
 
@@ -143,25 +141,20 @@ int transfer_plan(struct transfer *x, struct binding *b, const struct registry *
                   struct cairn_error *reterr) {
         *x = (struct transfer){.binding = b, .registry = r, .plan_fd = -1};
         for (size_t i = 0; i < b->load_count; i++) {
-                const struct tensor *t = &r->tensors[b->loads[i].tensor];
                 const Cairn__Format__Tensor *stored = b->loads[i].stored;
-                for (size_t k = 0; k < stored->n_extents; k++) {
-                        struct overlap o = {.tensor = t};
-                        if (!walk_runs(stored, stored->extents[k], t->elements, note_overlap, &o) &&
-                            !o.any)
-                                return error_set(reterr, CAIRN_ERR_CORRUPT, "plan restore", t->name,
-                                                 "an extent's shard does not fit the shape");
-                        if (o.any)
-                                TRY(add_part(x, i, stored->extents[k], reterr));
-                }
-                x->bytes += t->bytes;
+                for (size_t k = 0; k < stored->n_extents; k++)
+                        TRY(add_part(x, i, stored->extents[k], reterr));
+                x->bytes += r->tensors[b->loads[i].tensor].bytes;
         }
-        TRY(make_ranges(x, reterr));
+        TRY(ranges_make(x->wants, x->part_count, b->index, &x->ranges, &x->range_count, reterr));
+        for (size_t i = 0; i < x->range_count; i++)
+                x->bytes_read += x->ranges[i].bytes;
         return x->range_count ? write_plan(x, reterr) : 0;
 }
 
 void transfer_done(struct transfer *x) {
         free(x->parts);
+        free(x->wants);
         free(x->ranges);
         if (x->plan_fd >= 0)
                 (void) close(x->plan_fd);
@@ -170,6 +163,18 @@ void transfer_done(struct transfer *x) {
 
 /* ---- before anything is touched ---- */
 
+/* A tensor that needs the range, for the message. */
+static const char *tensor_of_range(const struct transfer *x, const struct plan_range *range) {
+        for (size_t i = 0; i < x->part_count; i++) {
+                const struct ranges_want *w = &x->wants[i];
+                if (w->rank == range->rank && w->begin < range->file_offset + range->bytes &&
+                    range->file_offset < w->stop)
+                        return x->registry->tensors[x->binding->loads[x->parts[i].load].tensor]
+                                .name;
+        }
+        return "";
+}
+
 int transfer_check(struct transfer *x, const void *staging, uint64_t bytes,
                    struct cairn_error *reterr) {
         if (bytes < x->staging_bytes)
@@ -177,17 +182,11 @@ int transfer_check(struct transfer *x, const void *staging, uint64_t bytes,
                                  "%" PRIu64 " bytes came, %" PRIu64 " were planned", bytes,
                                  x->staging_bytes);
         x->staging = staging;
-        for (size_t i = 0; i < x->part_count; i++) {
-                const struct transfer_part *part = &x->parts[i];
-                const struct plan_range *range = &x->ranges[part->range];
-                const struct load *load = &x->binding->loads[part->load];
-                if (range->bytes != part->extent->bytes || range->crc32c != part->extent->crc32c)
-                        return error_set(reterr, CAIRN_ERR_CORRUPT, "check restored image",
-                                         x->registry->tensors[load->tensor].name,
-                                         "two tensors claim the same place with other sizes");
+        for (size_t i = 0; i < x->range_count; i++) {
+                const struct plan_range *range = &x->ranges[i];
                 if (crc32c(0, x->staging + range->staging_offset, range->bytes) != range->crc32c)
                         return error_set(reterr, CAIRN_ERR_CORRUPT, "check restored image",
-                                         x->registry->tensors[load->tensor].name,
+                                         tensor_of_range(x, range),
                                          "its bytes do not have the checksum of INDEX");
         }
         return 0;
@@ -197,7 +196,7 @@ int transfer_check(struct transfer *x, const void *staging, uint64_t bytes,
 static const void *first_bytes(const struct transfer *x, size_t load) {
         for (size_t i = 0; i < x->part_count; i++)
                 if (x->parts[i].load == load)
-                        return x->staging + x->ranges[x->parts[i].range].staging_offset;
+                        return x->staging + ranges_place(&x->wants[i], x->ranges);
         return NULL;
 }
 
@@ -279,7 +278,8 @@ int transfer_check_steps(struct transfer *x, const struct binding_request *reque
 struct copy {
         const struct tensor *tensor;
         uint32_t stored_dtype;
-        const unsigned char *source;
+        const unsigned char *staging;
+        int64_t place;         /* of the extent's first byte in it, were all of it there */
         uint64_t source_count; /* elements that the extent has */
         uint64_t done;         /* elements of the extent that were passed */
         struct conversion_result conversion;
@@ -302,7 +302,9 @@ static bool copy_run(uint64_t start, uint64_t count, void *argument) {
         if (from < to) {
                 uint32_t source_bytes = dtype_info(c->stored_dtype)->bytes;
                 uint32_t target_bytes = dtype_info(t->dtype)->bytes;
-                const void *source = c->source + (c->done + from - start) * source_bytes;
+                const void *source =
+                        c->staging +
+                        (c->place + (int64_t) ((c->done + from - start) * source_bytes));
                 char *target = (char *) t->data + (from - t->first) * target_bytes;
                 if (c->stored_dtype == t->dtype)
                         memcpy(target, source, (to - from) * source_bytes);
@@ -314,8 +316,8 @@ static bool copy_run(uint64_t start, uint64_t count, void *argument) {
         return c->status == 0;
 }
 
-static int apply_part(struct transfer *x, const struct transfer_part *part,
-                      struct cairn_error *reterr) {
+static int apply_part(struct transfer *x, size_t index, struct cairn_error *reterr) {
+        const struct transfer_part *part = &x->parts[index];
         const struct load *load = &x->binding->loads[part->load];
         const struct tensor *t = &x->registry->tensors[load->tensor];
         int error_number = fault_point(FAULT_CLIENT_APPLY);
@@ -329,7 +331,8 @@ static int apply_part(struct transfer *x, const struct transfer_part *part,
         }
         struct copy c = {.tensor = t,
                          .stored_dtype = load->stored->stored_dtype,
-                         .source = x->staging + x->ranges[part->range].staging_offset,
+                         .staging = x->staging,
+                         .place = ranges_place(&x->wants[index], x->ranges),
                          .reterr = reterr};
         c.source_count = part->extent->bytes / dtype_info(c.stored_dtype)->bytes;
         if (!walk_runs(load->stored, part->extent, t->elements, copy_run, &c) && c.status == 0)
@@ -362,7 +365,7 @@ static void apply_value(const struct value *v, const Cairn__Format__StateValue *
 
 int transfer_apply(struct transfer *x, struct cairn_error *reterr) {
         for (size_t i = 0; i < x->part_count; i++)
-                TRY(apply_part(x, &x->parts[i], reterr));
+                TRY(apply_part(x, i, reterr));
         for (size_t i = 0; i < x->registry->value_count; i++)
                 if (x->binding->values[i])
                         apply_value(&x->registry->values[i], x->binding->values[i]);

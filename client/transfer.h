@@ -15,18 +15,19 @@
 #define CAIRN_CLIENT_TRANSFER_H
 
 #include "client/binding.h"
-#include "format/plan.h"
+#include "client/ranges.h"
 
 struct transfer_part; /* one extent of one load */
 struct transfer {
         struct binding *binding;
         const struct registry *registry;
         struct transfer_part *parts; /* in the order of the loads */
+        struct ranges_want *wants;   /* parallel to them */
         size_t part_count, part_capacity;
         struct plan_range *ranges;
         size_t range_count;
-        uint64_t staging_bytes, bytes;
-        int plan_fd; /* -1: nothing to read */
+        uint64_t staging_bytes, bytes, bytes_read; /* bytes: of the tensors */
+        int plan_fd;                               /* -1: nothing to read */
         const unsigned char *staging;
 };
 

@@ -98,7 +98,7 @@ ok "RESUME-9 RESUME-13 another micro-batch: logged, position kept"
 # Row 30: the streams of dropout and data are keyed by state; already in every comparison above. Row 33:
 args=(--steps 200 --eval-every 5 --patience 3 --lr 0 --min-lr 0)
 run stops --every 10m -- "${tiny[@]}" "${args[@]}"
-start stops-late --every 3steps --max-restarts 10 -- "${tiny[@]}" "${args[@]}" --step-ms 30
+start stops-late --every 3steps --max-restarts 10 -- "${tiny[@]}" "${args[@]}" --step-ms 120
 wait_step "$work/stops-late.log" 12 10
 pid_of trainer
 kill -KILL "$pid"
