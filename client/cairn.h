@@ -183,6 +183,7 @@ struct cairn_report {
         bool bit_exact_possible; /* numerics.* descriptions are equal and nothing was converted */
         const char *text; /* the restore line, for the log; lives until the next restore or close */
         const char *json; /* the same as one JSON object */
+        uint64_t bytes_read; /* from storage, for `bytes` of tensors */
 };
 /* Validates everything (all mismatches listed in the error), then touches state: MISMATCH leaves
  * every tensor and value as it was. Always called once after the first seal; ends in STABLE. */

@@ -248,6 +248,7 @@ static void make_report(struct cairn *c, const struct restoration *x, int64_t st
                 .bit_exact_possible = report_bit_exact(&f),
                 .text = textbuf_string(&c->report_text),
                 .json = textbuf_string(&c->report_json),
+                .bytes_read = f.bytes_read,
         };
 }
 

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "trainer/train.h"
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "kernels/digest.h"
 #include "trainer/agreement.h"
 #include "trainer/ending.h"
 #include "trainer/gradient.h"
 #include "trainer/matmul.h"
+#include <errno.h>
 #include <inttypes.h>
 
 enum { STALL_TURN_MS = 200 };
@@ -100,8 +102,7 @@ static int check_patience(const struct train *t, struct cairn_error *reterr) {
 }
 
 static uint64_t weights_digest(const struct train *t) {
-        return digest_bytes(t->state.parameters,
-                            t->state.shard.whole * (t->state.is_bf16 ? 2 : 4));
+        return digest_bytes(t->state.parameters, t->state.shard.whole * (t->state.is_bf16 ? 2 : 4));
 }
 
 static int agree_on_step(struct train *t, struct cairn_error *reterr) {
@@ -175,11 +176,36 @@ static void announce(struct train *t) {
                 progress_say(&t->progress, "%s", report->json);
 }
 
+/* What all ranks together read for the restore: other numbers of ranks cut the state elsewhere. */
+static int announce_reading(struct train *t, struct cairn_error *reterr) {
+        struct {
+                uint64_t needed, read;
+        } * all, sum = {0};
+        _cleanup_free_ void *memory = all = calloc(t->group.world, sizeof(*all));
+
+        if (!memory)
+                return error_set_errno(reterr, ENOMEM, "start", "report");
+        all[t->group.rank].needed = t->checkpoint.report.bytes;
+        all[t->group.rank].read = t->checkpoint.report.bytes_read;
+        TRY(group_spread(&t->group, all, sizeof(*all), reterr));
+        for (uint32_t rank = 0; rank < t->group.world; rank++) {
+                sum.needed += all[rank].needed;
+                sum.read += all[rank].read;
+        }
+        if (sum.needed > 0)
+                progress_say(&t->progress,
+                             "%" PRIu32 " rank%s needed %" PRIu64 " bytes of the checkpoint and "
+                             "read %" PRIu64,
+                             t->group.world, t->group.world == 1 ? "" : "s", sum.needed, sum.read);
+        return 0;
+}
+
 static int begin(struct train *t, struct cairn_error *reterr) {
         TRY(check_patience(t, reterr));
         TRY(agree_on_step(t, reterr));
         train_restored(t, t->checkpoint.report.step);
         announce(t);
+        TRY(announce_reading(t, reterr));
         TRY(open_log(t, reterr));
         return gradient_prepare(t, reterr);
 }
