@@ -135,9 +135,10 @@ static int copy_index(struct store *store, const struct checkpoint_place *place,
         size_t bytes_count;
 
         (void) snprintf(path, sizeof path, "%s/%s", place->name, INDEX_NAME);
-        TRY(io_read_file(store->io, place->run_fd, path,
-                         UINT64_C(1) << RESTORE_INDEX_BYTES_MAX_SHIFT, &bytes, &bytes_count,
-                         reterr));
+        int r = io_read_file(store->io, place->run_fd, path,
+                             UINT64_C(1) << RESTORE_INDEX_BYTES_MAX_SHIFT, &bytes, &bytes_count,
+                             reterr);
+        TRY(checkpoint_missing(store->io, place->run_fd, place->name, r, reterr));
         TRY(wire_memfd_create("cairn-index", bytes_count, &memfd, reterr));
         TRY(io_write_all(&io_system, memfd, bytes, bytes_count, 0, path, reterr));
         TRY(wire_memfd_seal(memfd, F_SEAL_WRITE, reterr));
@@ -173,8 +174,10 @@ static int open_data(struct store *store, const struct checkpoint_place *place, 
         name_data(name, rank);
         (void) snprintf(path, sizeof path, "%s/%s", place->name, name);
         int fd = io->openat(io->context, place->run_fd, path, O_RDONLY | O_NONBLOCK, 0);
-        if (fd < 0)
-                return error_set_errno(reterr, errno, "open", path);
+        if (fd < 0) {
+                r = error_set_errno(reterr, errno, "open", path);
+                return checkpoint_missing(io, place->run_fd, place->name, r, reterr);
+        }
         TRY_GOTO(io_read_exact(io, fd, block, sizeof block, 0, path, reterr), fail);
         TRY_GOTO(data_header_read(block, path, &header, reterr), fail);
         if (header.rank != rank || header.generation != place->generation) {

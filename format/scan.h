@@ -64,8 +64,9 @@ int run_open(const struct io_ops *io, int store_dirfd, const char *run, int *ret
 /* check_digests: false = names, COMMIT records, size and header of INDEX (validity UNCHECKED or
  * FLAGGED, or DAMAGED), true = also the digests of INDEX and all manifests and the size of each
  * data file. Attempts on the lineage are always judged. A checkpoint that disappears meanwhile is
- * left out. Errors are of the folder as a whole: it cannot be listed, a file cannot be read for
- * want of permission or memory, the mark of the end is damaged. */
+ * left out, after another look at what took its place. Errors are of the folder as a whole: it
+ * cannot be listed, a file cannot be read for want of permission or memory, the mark of the end is
+ * damaged. */
 int run_scan(const struct io_ops *io, int run_dirfd, const char *run, bool check_digests,
              struct run_scan *ret, struct cairn_error *reterr);
 void run_scan_done(struct run_scan *scan);
@@ -91,6 +92,11 @@ struct verify_result {
 };
 int checkpoint_check(const struct io_ops *io, int run_dirfd, const char *name, const char *run,
                      bool data, struct verify_result *ret, struct cairn_error *reterr);
+/* What it means that a file of a checkpoint is not there (r and *reterr NOTFOUND, any other is
+ * returned as it is): CORRUPT, unless the folder is gone, too: then it was pruned meanwhile,
+ * NOTFOUND with that sentence. The checks here have done this already. */
+int checkpoint_missing(const struct io_ops *io, int run_dirfd, const char *name, int r,
+                       struct cairn_error *reterr);
 /* INDEX and COMMIT of a checkpoint, checked against each other. */
 int checkpoint_load(const struct io_ops *io, int run_dirfd, const char *name, struct arena *arena,
                     struct file_content *ret_index, struct file_content *ret_commit,

@@ -175,7 +175,21 @@ static int check_name(const char *name, const char *path, const Cairn__Format__H
                          head->step, head->generation);
 }
 
-/* A directory without COMMIT was never committed; no directory: somebody removed it. */
+int checkpoint_missing(const struct io_ops *io, int run_dirfd, const char *name, int r,
+                       struct cairn_error *reterr) {
+        if (r != CAIRN_ERR_NOTFOUND)
+                return r;
+        _cleanup_(opened_done) struct opened directory = {
+                io, io->openat(io->context, run_dirfd, name, O_RDONLY | O_DIRECTORY, 0)};
+        if (directory.fd < 0 && errno == ENOENT)
+                return error_set(reterr, r, "open checkpoint", name,
+                                 "it does not exist, or was pruned while reading; `cairn pin` "
+                                 "keeps what others read");
+        if (reterr)
+                reterr->status = CAIRN_ERR_CORRUPT;
+        return CAIRN_ERR_CORRUPT;
+}
+
 static int load_commit(const struct io_ops *io, int run_dirfd, const char *name,
                        struct arena *arena, struct file_content *ret, struct cairn_error *reterr) {
         char path[VERIFY_PATH_BYTES];
@@ -183,17 +197,10 @@ static int load_commit(const struct io_ops *io, int run_dirfd, const char *name,
         verify_path(path, name, COMMIT_NAME);
         struct cairn_error e = CAIRN_ERROR_INIT;
         int r = file_load(io, run_dirfd, path, FILE_COMMIT, arena, ret, NULL, NULL, &e);
-        if (r == CAIRN_ERR_NOTFOUND) {
-                _cleanup_(opened_done) struct opened directory = {
-                        io, io->openat(io->context, run_dirfd, name, O_RDONLY | O_DIRECTORY, 0)};
-                if (directory.fd < 0 && errno == ENOENT)
-                        return error_set(reterr, CAIRN_ERR_NOTFOUND, "open checkpoint", name,
-                                         "it does not exist, or was pruned while reading");
-                return corrupt(
-                        reterr, "open checkpoint", path,
-                        "the group record is missing: the checkpoint was not committed or is "
-                        "damaged");
-        }
+        if (r == CAIRN_ERR_NOTFOUND)
+                (void) error_set(&e, r, "open checkpoint", path,
+                                 "the group record is missing: the checkpoint was not committed "
+                                 "or is damaged");
         /* A link or a file of such a name is a decoy, not storage that fails. */
         if (r < 0 && (e.system_code == ENOTDIR || e.system_code == ELOOP))
                 return corrupt(reterr, "open checkpoint", name,
@@ -218,9 +225,9 @@ static int check_ranges(const struct file_content *index, const Cairn__Format__C
         return 0;
 }
 
-int checkpoint_load(const struct io_ops *io, int run_dirfd, const char *name, struct arena *arena,
-                    struct file_content *ret_index, struct file_content *ret_commit,
-                    struct cairn_error *reterr) {
+static int load(const struct io_ops *io, int run_dirfd, const char *name, struct arena *arena,
+                struct file_content *ret_index, struct file_content *ret_commit,
+                struct cairn_error *reterr) {
         struct file_content commit, index;
         char path[VERIFY_PATH_BYTES];
         uint32_t crc;
@@ -244,6 +251,13 @@ int checkpoint_load(const struct io_ops *io, int run_dirfd, const char *name, st
         *ret_index = index;
         *ret_commit = commit;
         return 0;
+}
+
+int checkpoint_load(const struct io_ops *io, int run_dirfd, const char *name, struct arena *arena,
+                    struct file_content *ret_index, struct file_content *ret_commit,
+                    struct cairn_error *reterr) {
+        int r = load(io, run_dirfd, name, arena, ret_index, ret_commit, reterr);
+        return checkpoint_missing(io, run_dirfd, name, r, reterr);
 }
 
 /* ---- INDEX and the manifests ---- */
@@ -371,13 +385,13 @@ static int check_manifests(struct checking *c, struct cairn_error *reterr) {
         return check_agreement(&c->index, &merged, path, reterr);
 }
 
-static int check_all(const struct io_ops *io, int run_dirfd, const char *name, const char *run,
-                     bool data, struct verify_result *ret, struct cairn_error *reterr) {
+static int check(const struct io_ops *io, int run_dirfd, const char *name, const char *run,
+                 bool data, struct verify_result *ret, struct cairn_error *reterr) {
         _cleanup_(checking_done) struct checking c = {
                 .io = io, .run_dirfd = run_dirfd, .name = name, .run = run};
 
         arena_init(&c.arena, VERIFY_ARENA_BYTES_MAX);
-        TRY(checkpoint_load(io, run_dirfd, name, &c.arena, &c.index, &c.commit, reterr));
+        TRY(load(io, run_dirfd, name, &c.arena, &c.index, &c.commit, reterr));
         const Cairn__Format__Head *head = c.commit.head;
         if (head->run.len != strlen(run) || memcmp(head->run.data, run, head->run.len) != 0)
                 return error_set(reterr, CAIRN_ERR_MISMATCH, "check checkpoint", name,
@@ -392,21 +406,8 @@ static int check_all(const struct io_ops *io, int run_dirfd, const char *name, c
         return 0;
 }
 
-/* What is not there is damage, unless all of it went while it was read. */
 int checkpoint_check(const struct io_ops *io, int run_dirfd, const char *name, const char *run,
                      bool data, struct verify_result *ret, struct cairn_error *reterr) {
-        struct cairn_error e = CAIRN_ERROR_INIT;
-        int r = check_all(io, run_dirfd, name, run, data, ret, &e);
-
-        if (r == CAIRN_ERR_NOTFOUND) {
-                _cleanup_(opened_done) struct opened directory = {
-                        io, io->openat(io->context, run_dirfd, name, O_RDONLY | O_DIRECTORY, 0)};
-                if (directory.fd < 0 && errno == ENOENT)
-                        return error_set(reterr, r, "open checkpoint", name,
-                                         "it does not exist, or was pruned while reading");
-                e.status = r = CAIRN_ERR_CORRUPT;
-        }
-        if (r < 0 && reterr)
-                *reterr = e;
-        return r;
+        int r = check(io, run_dirfd, name, run, data, ret, reterr);
+        return checkpoint_missing(io, run_dirfd, name, r, reterr);
 }

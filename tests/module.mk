@@ -17,7 +17,8 @@ UNIT := $(call test_programs,$(unit_SRC))
 SIM := $(call test_programs,$(sim_SRC))
 E2E_HELPERS := $(call test_programs,$(filter-out $(kill_PARTS),$(e2e_SRC)))
 BENCH := $(call test_programs,$(bench_SRC))
-E2E := $(filter-out tests/e2e/lib.sh tests/e2e/mounts.sh,$(wildcard tests/e2e/*.sh))
+# large.sh takes minutes and gigabytes: make check-large.
+E2E := $(filter-out $(addprefix tests/e2e/,lib.sh mounts.sh large.sh),$(wildcard tests/e2e/*.sh))
 # make check-unit TESTS="io log": only these
 ifneq ($(TESTS),)
 UNIT := $(filter $(TESTS:%=$(BUILD)/tests/unit/test_%),$(UNIT))
@@ -59,7 +60,7 @@ export BUILD CC CXX
 TESTS_RUN = tests/run
 
 .PHONY: check-run check-unit check-sim check-fuzz check-e2e check-model check-lint check-headers check-includes
-.PHONY: check-kill check-reattach check-postmortem check-outage check-flat
+.PHONY: check-kill check-reattach check-postmortem check-outage check-flat check-large
 check-run: all $(UNIT) $(SIM) $(FUZZ) $(E2E_HELPERS)
 	@$(TESTS_RUN) $(UNIT) $(SIM) $(FUZZ) $(LINT) $(MODEL) $(E2E)
 check-unit: $(UNIT)
@@ -84,6 +85,10 @@ check-outage: all $(E2E_HELPERS)
 	@OUTAGE_SECONDS='$(SECONDS)' BUILD='$(BUILD)' tests/e2e/outage.sh
 check-flat: all $(E2E_HELPERS)
 	@ROUNDS='$(ROUNDS)' BUILD='$(BUILD)' tests/e2e/flat.sh
+
+check-large: all $(E2E_HELPERS)
+	@BUILD='$(BUILD)' tests/e2e/large.sh
+	@MANY=1000000 BUILD='$(BUILD)' tests/e2e/many.sh
 
 .PHONY: check-sanitized check-races
 check-sanitized: all $(UNIT) $(SIM) $(FUZZ) $(E2E_HELPERS)

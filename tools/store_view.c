@@ -98,6 +98,15 @@ static int open_by_path(struct store_view *v, const char *argument, struct cairn
         return 0;
 }
 
+/* An attempt that a resume would roll forward cannot be read yet. */
+static int newest_readable(struct store_view *v, const struct scan_checkpoint **ret,
+                           struct cairn_error *reterr) {
+        TRY(store_view_newest(v, ret, reterr));
+        for (size_t skip = 1; *ret && (*ret)->is_attempt; skip++)
+                *ret = scan_newest(&v->scan, skip);
+        return 0;
+}
+
 static int choose(struct store_view *v, const char *name, const char *step,
                   struct cairn_error *reterr) {
         const struct scan_checkpoint *found;
@@ -109,8 +118,8 @@ static int choose(struct store_view *v, const char *name, const char *step,
                                 ? scan_find_step(&v->scan, (int64_t) number)
                                 : NULL;
         else
-                TRY(store_view_newest(v, &found, reterr));
-        if (!found)
+                TRY(newest_readable(v, &found, reterr));
+        if (!found || (found->is_attempt && !name)) /* attempts have neither INDEX nor COMMIT */
                 return error_set(
                         reterr, CAIRN_ERR_NOTFOUND, "find checkpoint",
                         name   ? name

@@ -119,6 +119,7 @@ CAIRN_SOCKET=$work/small.sock timeout 30 "$cairn" run --run small --max-restarts
 kill "$small"
 [ "$status" -ne 0 ] || die "64 KiB of staging were enough"
 [ "$status" -ne 135 ] || die "SIGBUS"
-cat "$work/needs.out" "$work/small.out" | grep -Eq '[0-9]+ bytes of memory are needed.*[0-9]+ are left \(staging_bytes_max.*raise' ||
+grep -Eqh '[0-9]+ bytes of memory are needed.*[0-9]+ are left \(staging_bytes_max.*raise' \
+        "$work/needs.out" "$work/small.out" ||
         die "the refusal does not say need, limit and remedy"
-ok "B28 too little staging: $(cat "$work/needs.out" "$work/small.out" | grep -m 1 -o '[0-9]* bytes of memory are needed.*')"
+ok "B28 too little staging: $(grep -hm 1 -o '[0-9]* bytes of memory are needed.*' "$work/needs.out" "$work/small.out" | head -n 1)"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * forge STORE RUN CHECKPOINT KEY VALUE - makes a checkpoint of one rank say something else about KEY,
- * one of its descriptions, and puts lengths, checksums and digests right: it verifies, and only what
- * it means is wrong.
+ * forge STORE RUN CHECKPOINT KEY VALUE - makes a checkpoint of one rank say something else about
+ * KEY, one of its descriptions, and puts lengths, checksums and digests right: it verifies, and
+ * only what it means is wrong.
  */
 #include "base/cleanup.h"
 #include "tests/test.h"

@@ -91,20 +91,32 @@ done
 [ "$accepted" -ge 20 ] && [ "$refused" -ge 50 ] || die "$accepted accepted, $refused refused"
 ok "planted before the start: $accepted times trained all the same, $refused times refused; no link was followed"
 
-# While it trains, at names that are still to come.
+# While it trains, at names that are still to come: a decoy makes way.
 "$cairn" init "$CAIRN_STORE" >/dev/null
+for kind in $kinds; do
+        start "decoy-$kind" --every 10m -- "${tiny[@]}" "${args[@]}" --stall-step 5 --stall-ms 60000
+        wait_step "$work/decoy-$kind.log" 4 20
+        point=$CAIRN_STORE/decoy-$kind/000000000004-g0001
+        plant "$kind" "$point"
+        try 0 'step 4 committed as 000000000004-g0001' "$cairn" snapshot "decoy-$kind" --wait
+        [ -d "$point" ] && [ ! -L "$point" ] || die "$kind: it is still there"
+        try 0 '✓' "$cairn" verify "decoy-$kind"
+        untouched "a decoy, $kind"
+        kill_all
+done
+ok "planted at a checkpoint's name: a checkpoint takes its place"
+
+# An attempt whose folder is taken fails, and the next one does not.
 args=(--steps 300 --seed 4)
 run undisturbed --every 100steps -- "${tiny[@]}" "${args[@]}"
 start live --every 10steps --keep-last 100 -- "${tiny[@]}" "${args[@]}" --step-ms 10
 live=$CAIRN_STORE/live
 wait_step "$work/live.log" 12 20
 number=$(find "$live" -maxdepth 1 -name '.pending-*' | sed -n 's/.*-a0*//p' | sort -n | tail -n 1)
-step=50
-for kind in $kinds; do # a decoy makes way; an attempt whose folder is taken fails, and the next one does not
-        plant "$kind" "$live/$(printf '%012d-g0001' $step)"
-        plant "$kind" "$live/$(printf '.trash-%012d-g0001' $step)"
-        plant "$kind" "$live/$(printf '.pending-g0001-a%06d' $((number + step / 5)))"
-        step=$((step + 10))
+for kind in $kinds; do
+        number=$((number + 2))
+        plant "$kind" "$live/$(printf '.pending-g0001-a%06d' $number)"
+        plant "$kind" "$live/$(printf '.trash-%012d-g0001' $number)"
 done
 plant folder "$live/exit.json"
 finish 60
@@ -113,11 +125,8 @@ untouched "while it trained"
 same_log "$work/undisturbed.log" "$work/live.log"
 [ "$(newest_step_of live)" = 300 ] || die "the last step was not committed: $(steps_of live | tr '\n' ' ')"
 try 0 '✓' "$cairn" verify live
-for step in 50 60 70 80 90 100; do
-        [ -d "$live/$(printf '%012d-g0001' $step)" ] || die "step $step was not committed"
-done
 failed=$(grep -c checkpoint=failed "$output" || true)
-[ "$failed" -ge 3 ] || die "only $failed attempts failed"
+[ "$failed" -ge 1 ] || die "no attempt failed"
 never_says "$output" 'restart 1'
 mkfifo "$live/000000000777-g0001" "$CAIRN_STORE/pipe"
 try 65 'no folder' "$cairn" verify live@777
@@ -127,4 +136,4 @@ try 65 'no folder' "$cairn" verify pipe
 try 65 'no folder' "$cairn" inspect live@777
 try 65 'no folder' "$cairn" diff live@10 live@777
 ok "a pipe that is named like a checkpoint or a run: 65, and nobody waits for it"
-ok "planted while it trained: decoys made way, $failed attempts failed, the same losses"
+ok "planted while it trained: $failed attempts failed, the same losses"

@@ -11,13 +11,17 @@
  * status.
  *
  *     shapes, empty   [0] [4,0,3] [] [1] [1,1] and an ordinary one in each type; only empty ones
- * (B09) names, names-long   1 to 65536 bytes; one byte more (B64) sizes           1, 511, 512, 513,
- * 4095, 4096, 4097 bytes and 1 MiB + 1 (B38) counters        steps around 2^24, 64-bit counters
- * (B08) host            host values are scribbled over as soon as a snapshot was asked for (B32)
+ *                     (B09)
+ *     names, names-long    1 to 65536 bytes; one byte more (B64)
+ *     sizes           1, 511, 512, 513, 4095, 4096, 4097 bytes and 1 MiB + 1 (B38)
+ *     counters        steps around 2^24, 64-bit counters (B08)
+ *     host            host values are scribbled over as soon as a snapshot was asked for (B32)
  *     permuted        registers in the opposite order in its second life
+ *     large:TYPE:N    one tensor of N elements, beyond what 31 and 32 bits count (B10)
+ *     many:N          N tensors of 4 to 64 bytes; from a million on of 0 to 8 (B66)
  *     nan             from step 3 on the state is not finite
  *     mismatch        in its second life two shapes and one type differ: all three must be named,
- * and nothing may have been touched
+ *                     and nothing may have been touched
  */
 #include "base/clock.h"
 #include "base/limits.h"
@@ -29,8 +33,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ITEMS_MAX = 256, COUNTERS = 5, NOISE_BYTES = 96 };
-#define WAIT_NS (60 * NSEC_PER_SEC)
+enum { COUNTERS = 5, NOISE_BYTES = 96 };
+#define WAIT_NS (300 * NSEC_PER_SEC)
 
 struct item {
         char *name;
@@ -46,8 +50,8 @@ struct zoo {
         struct cairn *cairn;
         int64_t steps, save_at, die_at, step_ms;
         bool again; /* the second life */
-        struct item items[ITEMS_MAX];
-        size_t item_count;
+        struct item *items;
+        size_t item_count, item_capacity;
         float *counters[COUNTERS];
         int64_t truths[COUNTERS];
         int64_t i64;
@@ -117,18 +121,27 @@ static unsigned char byte_mask(enum cairn_dtype dtype) {
         }
 }
 
-static unsigned char expected_byte(const struct item *t, uint64_t seed, uint64_t k) {
-        unsigned char byte = (unsigned char) mix(seed + k);
-        uint64_t c = component_bytes(t->dtype);
-        return (k + 1) % c == 0 ? byte & byte_mask(t->dtype) : byte;
+/* Eight bytes at a time, for there may be gigabytes; components have 1, 2, 4 or 8. */
+static uint64_t word_mask(enum cairn_dtype dtype) {
+        uint64_t mask = 0, c = component_bytes(dtype);
+        for (uint64_t k = 0; k < 8; k++)
+                mask |= (uint64_t) ((k + 1) % c == 0 ? byte_mask(dtype) : 0xff) << 8 * k;
+        return mask;
+}
+
+static uint64_t word_bytes(const struct item *t, uint64_t at) {
+        return t->bytes - at < 8 ? t->bytes - at : 8;
 }
 
 static void fill(struct zoo *z, int64_t step) {
         for (size_t i = 0; i < z->item_count; i++) {
                 struct item *t = &z->items[i];
                 uint64_t seed = hash_name(t->name) ^ mix((uint64_t) step);
-                for (uint64_t k = 0; k < t->bytes; k++)
-                        t->data[k] = expected_byte(t, seed, k);
+                uint64_t mask = word_mask(t->dtype);
+                for (uint64_t k = 0; k < t->bytes; k += 8) {
+                        uint64_t word = mix(seed + k) & mask;
+                        memcpy(t->data + k, &word, word_bytes(t, k));
+                }
                 if (is(z, "nan") && step >= 3 && t->bytes > 0)
                         memset(t->data, 0xff, t->bytes);
         }
@@ -161,14 +174,17 @@ static int check(struct zoo *z, int64_t step) {
         for (size_t i = 0; i < z->item_count; i++) {
                 const struct item *t = &z->items[i];
                 uint64_t seed = hash_name(t->name) ^ mix((uint64_t) step);
-                for (uint64_t k = 0; k < t->bytes; k++)
-                        if (t->data[k] != expected_byte(t, seed, k)) {
-                                fprintf(stderr,
-                                        "zoo: %.40s (%s) differs at byte %" PRIu64
-                                        " of step %" PRId64 "\n",
-                                        t->name, cairn_dtype_name(t->dtype), k, step);
-                                return 1;
-                        }
+                uint64_t mask = word_mask(t->dtype);
+                for (uint64_t k = 0; k < t->bytes; k += 8) {
+                        uint64_t word = mix(seed + k) & mask;
+                        if (memcmp(t->data + k, &word, word_bytes(t, k)) == 0)
+                                continue;
+                        fprintf(stderr,
+                                "zoo: %.40s (%s) differs in the bytes from %" PRIu64
+                                " on of step %" PRId64 "\n",
+                                t->name, cairn_dtype_name(t->dtype), k, step);
+                        return 1;
+                }
         }
         wanted.item_count = 0;
         fill(&wanted, step);
@@ -188,11 +204,13 @@ static int check(struct zoo *z, int64_t step) {
 
 static void add(struct zoo *z, const char *name, enum cairn_dtype dtype, uint32_t rank,
                 const uint64_t *shape) {
-        struct item *t = &z->items[z->item_count++];
-        if (z->item_count > ITEMS_MAX) {
-                fprintf(stderr, "zoo: too many tensors\n");
-                exit(70);
+        if (z->item_count == z->item_capacity) {
+                z->item_capacity = z->item_capacity ? 2 * z->item_capacity : 256;
+                z->items = reallocarray(z->items, z->item_capacity, sizeof *z->items);
+                if (!z->items)
+                        exit(70);
         }
+        struct item *t = &z->items[z->item_count++];
         *t = (struct item){.name = strdup(name),
                            .dtype = dtype,
                            .role = strstr(name, ".weight")    ? CAIRN_PARAMETER
@@ -257,6 +275,27 @@ static void add_ordinary(struct zoo *z) {
         add(z, "third.weight", wrong ? CAIRN_F16 : CAIRN_F32, 1, third);
 }
 
+/* "large:bf16:2147483653" */
+static void add_large(struct zoo *z, const char *what) {
+        char type[16] = "";
+        uint64_t count = 0;
+        if (sscanf(what, "%15[^:]:%" SCNu64, type, &count) != 2)
+                exit(64);
+        for (int dtype = CAIRN_F64; dtype <= CAIRN_C128; dtype++)
+                if (strcmp(cairn_dtype_name(dtype), type) == 0)
+                        add(z, "large", (enum cairn_dtype) dtype, 1, &count);
+}
+
+static void add_many(struct zoo *z, const char *count_text) {
+        uint64_t count = strtoull(count_text, NULL, 10);
+        for (uint64_t i = 0; i < count; i++) {
+                char name[32];
+                uint64_t bytes = count < 1000000 ? 4 + i % 61 : i % 9;
+                (void) snprintf(name, sizeof name, "many.%07" PRIu64, i);
+                add(z, name, CAIRN_U8, 1, &bytes);
+        }
+}
+
 static void add_all(struct zoo *z) {
         if (is(z, "shapes") || is(z, "empty"))
                 add_shapes(z, is(z, "empty"));
@@ -264,6 +303,10 @@ static void add_all(struct zoo *z) {
                 add_names(z);
         else if (is(z, "sizes"))
                 add_sizes(z);
+        else if (strncmp(z->test, "large:", 6) == 0)
+                add_large(z, z->test + 6);
+        else if (strncmp(z->test, "many:", 5) == 0)
+                add_many(z, z->test + 5);
         else
                 add_ordinary(z);
 }
@@ -402,5 +445,6 @@ int main(int argc, char **argv) {
         cairn_close(z.cairn);
         for (size_t i = 0; i < z.item_count; i++)
                 free(z.items[i].name);
+        free(z.items);
         return r;
 }

@@ -235,7 +235,7 @@ static void test_damage_is_told(void **state) {
                 assert_true(c->error.status < 0);
                 assert_int_equal(
                         checkpoint_check(&io_system, run_fd, c->name, RUN, false, NULL, &error),
-                        CAIRN_ERR_CORRUPT * (step != 5) + CAIRN_ERR_NOTFOUND * (step == 5));
+                        CAIRN_ERR_CORRUPT);
         }
         assert_int_equal(find("000000000007-g0001")->validity, CHECKPOINT_VALID);
         expect_newest(0, "000000000008-g0001");
