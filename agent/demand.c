@@ -94,17 +94,18 @@ void demand_periodic(struct run *run) {
 }
 
 static void answer(struct run_waiter *w, const char *name, int64_t step, uint64_t bytes,
-                   bool existed) {
+                   bool existed, bool flagged) {
         Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
         Cairn__Control__SnapshotReply m = CAIRN__CONTROL__SNAPSHOT_REPLY__INIT;
         m.checkpoint = (ProtobufCBinaryData){strlen(name), (uint8_t *) name};
         m.step = step;
         m.bytes = bytes;
         m.existed = existed;
+        m.flagged = flagged;
         e.body_case = CAIRN__CONTROL__ENVELOPE__BODY_SNAPSHOT_REPLY;
         e.snapshot_reply = &m;
         if (w->peer_nonce)
-                group_tell_demanded(w->run, w, name, step, bytes, existed, NULL);
+                group_tell_demanded(w->run, w, name, step, bytes, existed, flagged, NULL);
         else if (!w->internal)
                 server_reply(&w->to, &e, NULL, 0);
         w->used = false;
@@ -112,7 +113,7 @@ static void answer(struct run_waiter *w, const char *name, int64_t step, uint64_
 
 static void fail(struct run_waiter *w, const struct cairn_error *error) {
         if (w->peer_nonce)
-                group_tell_demanded(w->run, w, "", -1, 0, false, error);
+                group_tell_demanded(w->run, w, "", -1, 0, false, false, error);
         else if (!w->internal)
                 server_fail(&w->to, error);
         w->used = false;
@@ -125,7 +126,7 @@ static void tagged(void *context, const struct store_message *reply, struct wire
                 fail(w, &reply->error);
         else
                 answer(w, reply->committed.name, reply->committed.step, reply->committed.bytes,
-                       true);
+                       true, reply->committed.flagged);
 }
 
 /* The checkpoint is there already; it is given the tag that was asked for. */
@@ -147,7 +148,8 @@ static int begin(struct run *run, struct run_waiter *w, struct cairn_error *rete
         if (committed_already(run)) {
                 if (*w->tag)
                         return tag_existing(run, w, reterr);
-                answer(w, run->committed_name, run->committed_step, run->committed_bytes, true);
+                answer(w, run->committed_name, run->committed_step, run->committed_bytes, true,
+                       false);
                 return 0;
         }
         end_pause(run);
@@ -242,7 +244,7 @@ void demand_heard(struct run *run, const Cairn__Peer__Demanded *m) {
                 if (m->failure)
                         fail(w, &error);
                 else
-                        answer(w, name, m->step, m->bytes, m->existed);
+                        answer(w, name, m->step, m->bytes, m->existed, m->flagged);
         }
 }
 
@@ -261,7 +263,7 @@ void demand_committed(struct run *run, const struct run_attempt *a,
                 struct run_waiter *w = &run->waiters[i];
                 if (w->used && !w->tagging && !w->forwarded && covers(run, a, w))
                         answer(w, committed->name, committed->step, committed->bytes,
-                               committed->existed);
+                               committed->existed, committed->flagged);
         }
 }
 
@@ -338,7 +340,7 @@ static void answer_taken(struct run *run, struct run_waiter *w) {
                         uint64_t bytes = 0;
                         for (uint32_t rank = 0; rank < run->world; rank++)
                                 bytes += a->ranks[rank].bytes;
-                        answer(w, "", a->ranks[0].step, bytes, false);
+                        answer(w, "", a->ranks[0].step, bytes, false, false);
                         return;
                 }
         }

@@ -283,7 +283,15 @@ static int verify(void *context, const struct scan_checkpoint *c, bool *ret_flag
 
 /* ---- the run's folder and lock ---- */
 
+static int lock_is_held(const char *run, struct cairn_error *reterr) {
+        return error_set(reterr, CAIRN_ERR_BUSY, "lock run", run,
+                         "the lock is held: by a store process that cannot be ended yet, or by "
+                         "another agent that started the run meanwhile");
+}
+
 static int refuse_living(const struct start *s, struct cairn_error *reterr) {
+        if (s->request->again)
+                return lock_is_held(s->request->run, reterr);
         return error_set(reterr, CAIRN_ERR_EXISTS, "start run", s->request->run,
                          "the run is running; `cairn status %s` shows it, `cairn stop %s` ends it",
                          s->request->run, s->request->run);
@@ -623,10 +631,7 @@ static int retake_lock(struct store_run *run, struct cairn_error *reterr) {
                 clock->sleep_ns(clock->context, 10 * NSEC_PER_MSEC);
         }
         if (r == -EAGAIN)
-                return error_set(
-                        reterr, CAIRN_ERR_BUSY, "lock run", run->run,
-                        "the lock is held: by a store process that cannot be ended yet, or "
-                        "by another agent that started the run meanwhile");
+                return lock_is_held(run->run, reterr);
         return r < 0 ? error_set_errno(reterr, -r, "lock run", run->run) : 0;
 }
 

@@ -119,7 +119,7 @@ int group_tell_demand(struct run *run, uint64_t id, const char *tag, bool wait,
                       uint64_t timeout_ns);
 /* Leader: the answer to a member's demand. */
 void group_tell_demanded(struct run *run, const struct run_waiter *w, const char *name,
-                         int64_t step, uint64_t bytes, bool existed,
+                         int64_t step, uint64_t bytes, bool existed, bool flagged,
                          const struct cairn_error *error);
 /* Leader: have all other nodes' ranks finished? */
 bool group_finished(const struct run *run);

@@ -233,7 +233,7 @@ int group_tell_demand(struct run *run, uint64_t id, const char *tag, bool wait,
 }
 
 void group_tell_demanded(struct run *run, const struct run_waiter *w, const char *name,
-                         int64_t step, uint64_t bytes, bool existed,
+                         int64_t step, uint64_t bytes, bool existed, bool flagged,
                          const struct cairn_error *error) {
         Envelope e = CAIRN__PEER__PEER_ENVELOPE__INIT;
         Cairn__Peer__Demanded m = CAIRN__PEER__DEMANDED__INIT;
@@ -244,6 +244,7 @@ void group_tell_demanded(struct run *run, const struct run_waiter *w, const char
         m.step = step;
         m.bytes = bytes;
         m.existed = existed;
+        m.flagged = flagged;
         if (error) {
                 wire_failure_fill(&failure, error);
                 m.failure = &failure;

@@ -69,6 +69,7 @@ static int read_start(struct agent *a, const Cairn__Control__Start *m, char *nam
         q->start.from_step = m->from_step;
         q->start.create_store = m->create_store;
         q->start.is_restart = m->restart > 0;
+        q->start.again = m->again || m->restart > 0;
         q->start.restart = m->restart;
         q->start.skip_newest = m->skip_newest;
         q->start.before_step = m->before_step;
@@ -151,6 +152,9 @@ void run_start_failed(struct run *run, const struct cairn_error *error) {
         log_error(LOG_LEVEL_INFO, "start run", error);
         server_fail(&run->start_reply, error);
         run->last_error = *error;
+        /* Its lock is held for a moment: its runner asks again, and a private agent waits. */
+        if (error->status == CAIRN_ERR_BUSY)
+                run->agent->had_run = false;
         /* A restart that is refused leaves the run to its runner, who ends it. */
         run_set_state(run, run->generation ? RUN_LIVE : RUN_ENDED);
         agent_reap(run->agent);
@@ -213,7 +217,8 @@ void run_begin_start(struct run *run) {
         run->keep_last = m->keep_last ? (uint32_t) m->keep_last : run->agent->config.keep_last;
         run->intent = m->init_from.len ? START_INIT_FROM : (enum start_mode) m->mode;
         memset(&run->finish, 0, sizeof run->finish);
-        memset(&run->stop, 0, sizeof run->stop);
+        if (m->restart == 0) /* else it was asked for between two lives, and holds for this one */
+                memset(&run->stop, 0, sizeof run->stop);
         for (size_t i = 0; i < SESSION_COUNT_MAX; i++)
                 run->sessions[i] = NULL; /* ended; the agent frees them */
         exchange_clear(&run->exchange);

@@ -81,6 +81,7 @@ int control_receive(struct control *c, uint64_t id, uint64_t deadline_ns,
                         wire_fds_done(&fds);
                         continue;
                 }
+                *ret = e;
                 if (e->failure && e->failure->status < 0) {
                         wire_fds_done(&fds);
                         if (reterr)
@@ -91,7 +92,6 @@ int control_receive(struct control *c, uint64_t id, uint64_t deadline_ns,
                         *ret_fds = fds;
                 else
                         wire_fds_done(&fds);
-                *ret = e;
                 return 0;
         }
 }

@@ -49,8 +49,9 @@ int control_send(struct control *c, Cairn__Control__Envelope *e, const int *fds,
 /* Sends with id 0: nobody answers. */
 int control_tell(struct control *c, Cairn__Control__Envelope *e, const int *fds, size_t fd_count,
                  uint64_t deadline_ns, struct cairn_error *reterr);
-/* The next packet with this id; others are dropped. A Failure becomes the error. May be called
- * again for answers of several packets. */
+/* The next packet with this id; others are dropped. A Failure becomes the error; *ret is set then,
+ * too, which tells a BUSY of the agent's from that of a deadline 0. May be called again for answers
+ * of several packets. */
 int control_receive(struct control *c, uint64_t id, uint64_t deadline_ns,
                     Cairn__Control__Envelope **ret, struct wire_fds *ret_fds,
                     struct cairn_error *reterr);

@@ -28,6 +28,7 @@
 #define AGENT_END_NS (90 * NSEC_PER_SEC)
 #define SYSTEM_AGENT_NS (60 * NSEC_PER_SEC)
 #define SYSTEM_AGENT_AGAIN_NS NSEC_PER_SEC /* once it was given up, and is tried again */
+#define LOCK_PAUSE_NS (300 * NSEC_PER_MSEC)
 #define REQUEST_NS (300 * NSEC_PER_SEC)
 #define GROUP_NS (600 * NSEC_PER_SEC) /* until enough nodes have come */
 #define STOP_DEADLINE_NS (120 * NSEC_PER_SEC)
@@ -229,12 +230,13 @@ static void on_signals(struct runner *r) {
                         on_stop_signal(r, (int) info.ssi_signo);
 }
 
-/* Wait for a signal or the agent, at most until the deadline. Returns whether the agent's socket is
- * readable. */
+/* Wait for a signal or the agent, at most until the deadline. Returns whether there is something
+ * to receive from the agent, its end included. */
 static bool runner_wait(struct runner *r, uint64_t deadline_ns) {
         struct pollfd fds[] = {{.fd = r->signal_fd, .events = POLLIN},
                                {.fd = r->agent.socket, .events = POLLIN}};
         uint64_t watch_ns = clock_now(&clock_system) + AGENT_WATCH_EVERY_NS;
+        bool connected = r->agent.socket >= 0;
         deadline_ns = watch_ns < deadline_ns ? watch_ns : deadline_ns;
         if (r->end_ranks_at_ns && r->end_ranks_at_ns < deadline_ns)
                 deadline_ns = r->end_ranks_at_ns;
@@ -249,7 +251,8 @@ static bool runner_wait(struct runner *r, uint64_t deadline_ns) {
                 agent_watch_heard(&r->watch, r->options->run);
         else
                 agent_watch_ask(&r->watch, &r->agent, r->options->run);
-        return fds[1].revents != 0;
+        /* Asking may be what finds it dead. */
+        return fds[1].revents != 0 || (connected && r->agent.socket < 0);
 }
 
 /* Ask and wait for the answer while signals and children are served. */
@@ -261,13 +264,14 @@ static int ask(struct runner *r, Cairn__Control__Envelope *e, const int *fds, si
         TRY(control_send(&r->agent, e, fds, fd_count, deadline_ns, &id, reterr));
         for (;;) {
                 if (runner_wait(r, deadline_ns)) {
+                        *ret = NULL;
                         int status = control_receive(&r->agent, id, 0, ret, NULL, reterr);
                         if (status == 0 && (*ret)->body_case != expected)
                                 return error_set(reterr, CAIRN_ERR_CORRUPT, "speak to the agent",
                                                  r->socket,
                                                  "an unexpected answer: agent and `cairn` are of "
                                                  "different versions");
-                        if (status != CAIRN_ERR_BUSY)
+                        if (status != CAIRN_ERR_BUSY || *ret)
                                 return status;
                 }
                 if (waits && r->stop_signal)
@@ -301,8 +305,8 @@ static size_t fill_pairs(const struct option_list *list, Cairn__Control__Pair *p
 }
 
 /* Start, or go on in `generation` after the agent was lost. */
-static int send_start(struct runner *r, uint64_t generation, Cairn__Control__Started **ret,
-                      struct cairn_error *reterr) {
+static int send_start(struct runner *r, uint64_t generation, bool again,
+                      Cairn__Control__Started **ret, struct cairn_error *reterr) {
         const struct runner_options *o = r->options;
         Cairn__Control__Start start = CAIRN__CONTROL__START__INIT;
         Cairn__Control__Pair overrides[64], conversions[64], *override_pointers[64],
@@ -325,6 +329,7 @@ static int send_start(struct runner *r, uint64_t generation, Cairn__Control__Sta
         start.create_store = o->mode == 1;
         start.before_step = r->guard.before_step;
         start.generation = generation;
+        start.again = again;
         if (o->rendezvous) {
                 start.rendezvous = agent_call_text(o->rendezvous);
                 start.nodes_min = o->nodes_min;
@@ -343,13 +348,6 @@ static int send_start(struct runner *r, uint64_t generation, Cairn__Control__Sta
         return 0;
 }
 
-static void say_note(const struct runner *r, const Cairn__Control__Started *s) {
-        char note[600];
-        text_escape(note, sizeof note, (const char *) s->note.data, s->note.len);
-        if (*note)
-                say(r, "%s", note);
-}
-
 /* Without its fellows on other nodes no rank gets any further. */
 static void lose_group(struct runner *r, const char *reason) {
         if (r->group_lost)
@@ -357,6 +355,49 @@ static void lose_group(struct runner *r, const char *reason) {
         r->group_lost = true;
         say(r, "%s; the ranks of this node start again with the others", reason);
         ranks_signal(&r->ranks, SIGKILL);
+}
+
+/* An event, or an answer that nobody waits for; negative: the end of the connection. */
+static int take_event(struct runner *r) {
+        Cairn__Control__Envelope *event;
+        char reason[600];
+        int status = control_receive(&r->agent, 0, 0, &event, NULL, NULL);
+        if (status == 0 && event->body_case == CONTROL_REPLY(GROUP_LOST)) {
+                text_escape(reason, sizeof reason, (const char *) event->group_lost->reason.data,
+                            event->group_lost->reason.len);
+                lose_group(r, reason);
+        }
+        return status == CAIRN_ERR_BUSY ? 0 : status;
+}
+
+/* What a former agent left may hold the run's lock: a store process that is killed, but waits in
+ * the kernel for storage that does not answer. */
+static int start_when_free(struct runner *r, uint64_t generation, bool again,
+                           Cairn__Control__Started **ret, struct cairn_error *reterr) {
+        uint64_t deadline_ns = clock_now(&clock_system) + REQUEST_NS;
+        for (bool told = false;; told = true) {
+                struct cairn_error e = CAIRN_ERROR_INIT;
+                int status = send_start(r, generation, again, ret, &e);
+                uint64_t pause_ns = clock_now(&clock_system) + LOCK_PAUSE_NS;
+                if (status < 0)
+                        *reterr = e;
+                if (status != CAIRN_ERR_BUSY || !again || pause_ns > deadline_ns ||
+                    r->interrupts > 1)
+                        return status;
+                if (!told)
+                        log_error(LOG_LEVEL_WARNING, "waiting for the run's lock", &e);
+                while (clock_now(&clock_system) < pause_ns)
+                        if (runner_wait(r, pause_ns) && take_event(r) < 0)
+                                return error_set(reterr, CAIRN_ERR_PEER, "start run",
+                                                 r->options->run, "the agent ended");
+        }
+}
+
+static void say_note(const struct runner *r, const Cairn__Control__Started *s) {
+        char note[600];
+        text_escape(note, sizeof note, (const char *) s->note.data, s->note.len);
+        if (*note)
+                say(r, "%s", note);
 }
 
 /* The agent is gone, or its store process died over what was asked: a new private one, or the
@@ -384,7 +425,7 @@ static int agent_recover_once(struct runner *r, struct cairn_error *reterr) {
                 lose_group(r, "this node's agent died");
                 return 0;
         }
-        TRY(send_start(r, r->generation, &started, reterr));
+        TRY(start_when_free(r, r->generation, true, &started, reterr));
         say_note(r, started);
         for (uint32_t rank = 0; rank < r->ranks.count; rank++)
                 if (!r->ranks.all[rank].running)
@@ -423,23 +464,14 @@ static void agent_recover_or_wait(struct runner *r) {
         r->recover_ns = clock_now(&clock_system) + r->recover_pause_ns;
 }
 
-/* Events, answers that nobody waits for, and the end of the connection. */
 static void drain_agent(struct runner *r) {
-        Cairn__Control__Envelope *event;
-        char reason[600];
-        int status = control_receive(&r->agent, 0, 0, &event, NULL, NULL);
-        if (status == 0 && event->body_case == CONTROL_REPLY(GROUP_LOST)) {
-                text_escape(reason, sizeof reason, (const char *) event->group_lost->reason.data,
-                            event->group_lost->reason.len);
-                lose_group(r, reason);
-        }
-        if (status != 0 && status != CAIRN_ERR_BUSY)
+        if (take_event(r) < 0)
                 agent_recover_or_wait(r);
 }
 
 /* One round of waiting while ranks run, or before they are started again. */
 static void runner_turn(struct runner *r, uint64_t deadline_ns) {
-        if (runner_wait(r, deadline_ns))
+        if (runner_wait(r, deadline_ns) || (r->agent.socket < 0 && !r->recover_ns))
                 drain_agent(r);
         else if (r->recover_ns && clock_now(&clock_system) >= r->recover_ns)
                 agent_recover_or_wait(r);
@@ -502,13 +534,13 @@ static int run_once(struct runner *r, bool *ret_done, struct cairn_error *reterr
         if (r->options->rendezvous)
                 say(r, "waits for %u to %u nodes at %s", r->options->nodes_min,
                     r->options->nodes_max, r->options->rendezvous);
-        int status = send_start(r, 0, &started, reterr);
+        int status = start_when_free(r, 0, r->restart > 0, &started, reterr);
         if (status < 0 && r->stop_signal && r->options->rendezvous)
                 return 0; /* asked to end before it began */
         /* Between two lives: nothing of ours was running. */
         for (int tries = 0; status == CAIRN_ERR_PEER && tries < AGENT_START_TRIES; tries++) {
                 TRY(agent_again(r, reterr));
-                status = send_start(r, 0, &started, reterr);
+                status = start_when_free(r, 0, true, &started, reterr);
         }
         if (status < 0)
                 return status;

@@ -28,13 +28,18 @@ static int print_reply(const Cairn__Control__SnapshotReply *reply, bool waited, 
         text_escape(name, sizeof name, (const char *) reply->checkpoint.data,
                     reply->checkpoint.len);
         if (json)
-                return print_json(json_pack("{s:s, s:I, s:I, s:b, s:b, s:I}", "checkpoint", name,
-                                            "step", (json_int_t) reply->step, "bytes",
-                                            (json_int_t) reply->bytes, "committed",
-                                            waited || reply->existed, "existed", reply->existed,
-                                            "took_ns", (json_int_t) took_ns));
+                return print_json(
+                        json_pack("{s:s, s:I, s:I, s:b, s:b, s:b, s:I}", "checkpoint", name, "step",
+                                  (json_int_t) reply->step, "bytes", (json_int_t) reply->bytes,
+                                  "committed", waited || reply->existed, "existed", reply->existed,
+                                  "flagged", reply->flagged, "took_ns", (json_int_t) took_ns));
         if (reply->existed)
                 printf("step %" PRId64 " was committed before: %s\n", reply->step, name);
+        else if (waited && reply->flagged)
+                printf("step %" PRId64 " committed as %s, but flagged: the trainer died of a fault "
+                       "or in an unknown way, or holds numbers that are not finite; it is never "
+                       "resumed by itself\n",
+                       reply->step, name);
         else if (waited)
                 printf("step %" PRId64 " committed as %s (%s) in %s\n", reply->step, name,
                        human_bytes(reply->bytes, bytes), human_duration(took_ns, took));

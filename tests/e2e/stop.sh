@@ -62,3 +62,14 @@ for round in 1 2 3 4 5 6 7 8; do
         expect_saved "term-$round"
 done
 ok "B48 SIGTERM at 8 random moments: exit 75, the saved step is the log's last"
+
+# Between two lives: the trainer was killed, cairn run waits a moment before it starts the next one.
+start between --every 10steps -- "${tiny[@]}" --steps 100000 --step-ms 5
+wait_step "$work/between.log" 25 20
+pid_of trainer
+kill -KILL "$pid"
+wait_for 20 grep -q 'restart 1 from' "$output"
+"$cairn" stop between >/dev/null || die "cairn stop failed"
+finish 20
+expect_code 0
+ok "cairn stop between two lives holds for the next one"

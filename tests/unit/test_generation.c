@@ -212,6 +212,10 @@ static void test_h_second_run_of_a_living_one(void **state) {
                 assert_int_equal(generation_start(&second, &f->q, &run, &f->reply, &f->e),
                                  CAIRN_ERR_EXISTS);
                 assert_non_null(strstr(f->e.message, "is running"));
+                /* Its own runner, whose agent was lost, waits instead. */
+                f->q.again = true;
+                assert_int_equal(generation_start(&second, &f->q, &run, &f->reply, &f->e),
+                                 CAIRN_ERR_BUSY);
         }
         assert_true(before == fixture_digest(f));
         fixture_free(f);
