@@ -52,7 +52,7 @@ ok "B56 a moved and a copied store go on"
 export CAIRN_STORE=$work/copy
 
 # Something that points outside: not followed.
-run linked --every 10steps -- "${tiny[@]}" --steps 40 --stop-at 20
+run linked --every 10steps -- "${tiny[@]}" --steps 40 --step-ms 20 --stop-at 20
 mv "$CAIRN_STORE/linked/000000000020-g0001" "$work/outside"
 ln -s "$work/outside" "$CAIRN_STORE/linked/000000000020-g0001"
 : >"$work/linked.out"
