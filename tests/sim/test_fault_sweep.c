@@ -253,6 +253,17 @@ static void read_log(struct sweep *s) {
                 violation(s, "the trainer says: %s", t.first_wrong);
 }
 
+/* Of any process, in a build with one. */
+static bool sanitizer_speaks(const struct sweep *s) {
+        char line[1100];
+        _cleanup_fclose_ FILE *f = fopen(s->output, "re");
+
+        while (f && fgets(line, sizeof line, f))
+                if (strstr(line, "Sanitizer") || strstr(line, "runtime error:"))
+                        return true;
+        return false;
+}
+
 /* ---- one life ---- */
 
 static void prepare(struct sweep *s, const char *template) {
@@ -300,6 +311,8 @@ static void live(struct sweep *s, int64_t steps, const char *fault, bool kill_wh
                         violation(s, "the trainer was started %u times", s->told.starts);
                 if (s->told.refused && !harmed)
                         violation(s, "a call was refused without a fault");
+                if (sanitizer_speaks(s))
+                        violation(s, "a sanitizer found something");
                 if (code == 0 && s->told.ends != 1)
                         violation(s, "it ends well, the trainer did not");
                 int64_t newest = look(s);
