@@ -409,27 +409,37 @@ static void enter(struct group *g) {
                 give_up(g, &error);
 }
 
+static void leave_or_enter(struct group *g);
+
+/* While nobody can be told that this node left, it cannot come again either. */
 static void left_first(void *context, const struct rendezvous_answer *answer) {
         struct group *g = context;
-        (void) answer; /* what could not be taken back runs out */
-        if (g->state == GROUP_JOINING)
+        if (g->state != GROUP_JOINING)
+                return;
+        if (answer->status < 0)
+                log_error(LOG_LEVEL_WARNING, "leave the rendezvous", &answer->error);
+        loop_timer_set(&g->run->agent->loop, &g->timer,
+                       now_of(g) + (answer->status < 0 ? RETRY_NS : 0));
+}
+
+static void leave_or_enter(struct group *g) {
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        if (rendezvous_view(g->rendezvous)->standing != RENDEZVOUS_MEMBER)
                 enter(g);
+        else if (rendezvous_leave(g->rendezvous, now_of(g) + GROUP_REQUEST_NS, left_first, g,
+                                  &error) < 0)
+                give_up(g, &error);
 }
 
 /* With a fresh nonce: whoever sees it knows that this node is ready. */
 static void join(struct group *g) {
-        struct cairn_error error = CAIRN_ERROR_INIT;
         drop_links(g);
         while (getrandom(&g->self.nonce, sizeof g->self.nonce, 0) != sizeof g->self.nonce ||
                g->self.nonce == 0)
                 ;
         g->ready_hash = 0;
         set_state(g, GROUP_JOINING, 0);
-        if (rendezvous_view(g->rendezvous)->standing != RENDEZVOUS_MEMBER)
-                enter(g);
-        else if (rendezvous_leave(g->rendezvous, now_of(g) + GROUP_REQUEST_NS, left_first, g,
-                                  &error) < 0)
-                give_up(g, &error);
+        leave_or_enter(g);
 }
 
 static void on_time(void *context) {
@@ -442,7 +452,7 @@ static void on_time(void *context) {
                         loop_timer_set(&g->run->agent->loop, &g->timer, now_of(g) + TICK_NS);
                 break;
         case GROUP_JOINING:
-                enter(g);
+                leave_or_enter(g);
                 break;
         case GROUP_CONNECTING:
                 join(g);

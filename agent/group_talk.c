@@ -413,7 +413,8 @@ void group_received(void *context, struct peer_link *link, const Envelope *e) {
                 heard_exchange(run, link, e->exchange);
                 break;
         default:
-                if (g->state == GROUP_LEADING)
+                /* A member may see the generation before its leader hears that it stands. */
+                if (g->state == GROUP_LEADING || g->state == GROUP_CREATING)
                         from_member(run, link, e);
                 else if (g->state == GROUP_FOLLOWING)
                         from_leader(run, e);

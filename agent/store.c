@@ -161,6 +161,11 @@ static int open_run(struct child *c, struct store_message *m, struct open_run **
         struct open_run *r = find_run(c, m->run);
         char path[PLACE_BYTES];
 
+        /* A member of a group opens the generation that its leader has made. */
+        if (r && m->verb == STORE_REOPEN && r->generation < m->generation) {
+                close_run(c, r);
+                r = NULL;
+        }
         if (r && m->generation != 0 && r->generation != m->generation)
                 return error_set(reterr, CAIRN_ERR_STALE, "open run", m->run,
                                  "the request is of another restart than the one that is running");

@@ -480,7 +480,8 @@ static void runner_turn(struct runner *r, uint64_t deadline_ns) {
 static void take_settled(struct runner *r, const Cairn__Control__RankSettled *m) {
         if (m->committed_step > r->committed_step)
                 r->committed_step = m->committed_step;
-        crash_guard_settled(&r->guard, m->committed_step, m->died_step);
+        if (!r->group_lost) /* else it did not fail by itself */
+                crash_guard_settled(&r->guard, m->committed_step, m->died_step);
         r->left.post_mortem = m->post_mortem;
         r->left.flagged_step = m->flagged_step;
         r->left.lost_steps = m->lost_steps;
