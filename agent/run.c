@@ -4,6 +4,7 @@
 #include "agent/demand.h"
 #include "agent/group.h"
 #include "agent/hold.h"
+#include "agent/park.h"
 #include "agent/postmortem.h"
 #include "agent/run_parts.h"
 #include "base/log.h"
@@ -228,6 +229,7 @@ static bool needs_tick(const struct run *run) {
 }
 
 static void pump_once(struct run *run) {
+        park_pump(run);
         postmortem_pump(run);
         attempts_pump(run);
         demand_pump(run);

@@ -94,6 +94,8 @@ struct session {
         struct saver_ending ending;
         enum postmortem_state postmortem;
         unsigned postmortem_tries;
+        bool is_parked, is_ended; /* park.h: held by us at its step; killed for another's failure */
+        struct cut_word parked;
         uint64_t death_ns;
         uint64_t take_seq; /* what the saver was told to take since it was armed */
 

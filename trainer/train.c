@@ -293,9 +293,9 @@ int train_step(struct train *t, float *ret_loss, struct cairn_error *reterr) {
         bool stalls = s->update_stall_step == 0 || s->update_stall_step == step;
 
         double rate = schedule_rate(&t->schedule, st->samples);
+        train_stall(t, s->step_ms);
         TRY(gradient_compute(t, step, ret_loss, reterr));
         TRY(examine(t, &update, reterr));
-        train_stall(t, s->step_ms);
 
         checkpoint_update_begin(&t->checkpoint);
         TRY(apply(t, &update, rate, reterr));
