@@ -2,8 +2,12 @@
 #include "tests/test.h"
 #include "tools/ranks.h"
 
-static const struct ranks_environment environment = {
-        .run = "probe", .store = "/store", .socket = "/socket", .restart = 3};
+static const struct ranks_environment environment = {.run = "probe",
+                                                     .store = "/store",
+                                                     .socket = "/socket",
+                                                     .master_address = "127.0.0.1",
+                                                     .world = 2,
+                                                     .restart = 3};
 
 static void reap_all(struct ranks *r) {
         while (ranks_running(r) > 0) {
