@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "agent/budget.h"
 #include "base/cleanup.h"
+#include <sys/resource.h>
+
+/* Of a rank: its connection and process, page, event, inventory, host state, staging, a few slabs,
+ * its saver, and files on their way to it; the rest is for the agent and whoever asks it. */
+enum { FILES_BASE = 32, FILES_A_RANK = 24 };
 
 /* The number after `key` at the start of a line of a small proc file; false if it is not there. */
 static bool read_field(const char *path, const char *key, uint64_t *ret) {
@@ -137,4 +142,17 @@ int budget_check(const struct budget *b, uint64_t bytes, struct cairn_error *ret
                          "%llu bytes of memory are needed for one snapshot and %llu are left (%s): "
                          "raise that limit, or register less",
                          (unsigned long long) bytes, (unsigned long long) left, limit);
+}
+
+int budget_check_files(uint32_t ranks, struct cairn_error *reterr) {
+        struct rlimit files;
+        uint64_t needed = FILES_BASE + (uint64_t) ranks * FILES_A_RANK;
+        if (getrlimit(RLIMIT_NOFILE, &files) < 0 || files.rlim_cur == RLIM_INFINITY ||
+            needed <= files.rlim_cur)
+                return 0;
+        return error_set(reterr, CAIRN_ERR_NOMEM, "reserve open files", "",
+                         "%llu open files are needed for %u rank%s and cairnd may have %llu: raise "
+                         "its limit (ulimit -Hn, LimitNOFILE=)",
+                         (unsigned long long) needed, ranks, ranks == 1 ? "" : "s",
+                         (unsigned long long) files.rlim_cur);
 }

@@ -32,5 +32,8 @@ void budget_read(const struct budget_use *use, struct budget *ret);
 uint64_t budget_groups_left(const char *membership, const char *mounts);
 /* NOMEM: the sentence names what is needed, what is there, and which limit says so. */
 int budget_check(const struct budget *b, uint64_t bytes, struct cairn_error *reterr);
+/* The same of open files, for so many ranks in all: refused at the start, for what is lost on its
+ * way later would be missed in the middle of something. */
+int budget_check_files(uint32_t ranks, struct cairn_error *reterr);
 
 #endif

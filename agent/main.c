@@ -4,6 +4,7 @@
  */
 #include "agent/agent.h"
 #include "agent/bench.h"
+#include "agent/budget.h"
 #include "agent/probe.h"
 #include "agent/rendezvous_process.h"
 #include "agent/service.h"
@@ -157,6 +158,8 @@ int main(int argc, char **argv) {
                 return fail(&error);
         log_init("cairnd", config.log_level);
         raise_file_limit();
+        if (budget_check_files(1, &error) < 0)
+                return fail(&error);
         struct agent *agent = calloc(1, sizeof *agent);
         if (!agent)
                 return status_exit_code(CAIRN_ERR_NOMEM);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "agent/attempt.h"
+#include "agent/budget.h"
 #include "agent/group.h"
 #include "agent/run_parts.h"
 #include "base/cleanup.h"
@@ -285,6 +286,14 @@ static void accept_start(struct run *run, struct connection *c, const struct rep
         run->start_pending = true;
 }
 
+static int check_files(const struct agent *a, const char *name, uint32_t world,
+                       struct cairn_error *reterr) {
+        for (size_t i = 0; i < AGENT_RUN_COUNT_MAX; i++)
+                if (a->runs[i] && strcmp(a->runs[i]->name, name) != 0)
+                        world += a->runs[i]->world;
+        return budget_check_files(world, reterr);
+}
+
 int run_start(struct agent *a, struct connection *c, const struct reply_to *to,
               const Cairn__Control__Start *m, struct wire_fds *fds, struct cairn_error *reterr) {
         char name[RUN_NAME_BYTES_MAX + 1] = "", store[STORE_PATH_BYTES] = "";
@@ -297,6 +306,8 @@ int run_start(struct agent *a, struct connection *c, const struct reply_to *to,
         Cairn__Control__Start *copy = q ? copy_start(m) : NULL;
         int r = copy ? read_start(a, m, name, store, q, reterr)
                      : error_set_errno(reterr, ENOMEM, "start run", "");
+        if (r == 0)
+                r = check_files(a, name, m->world, reterr);
         if (r == 0)
                 r = get_startable(a, c, name, &run, &is_new, reterr);
         if (r < 0 || !run) {

@@ -248,14 +248,16 @@ static void receive(struct connection *c) {
         int r = wire_receive(c->fd, &c->arena, &e, &fds, 0, &error);
         if (r == CAIRN_ERR_BUSY)
                 return;
-        if (r < 0) {
+        bool lost = r == CAIRN_ERR_NOMEM && e; /* its descriptors */
+        if (r < 0 && !lost) {
                 char text[256];
                 server_drop(c,
                             r == CAIRN_ERR_PEER ? NULL : error_format(&error, text, sizeof text));
                 return;
         }
         struct reply_to to = server_later(c, e->id);
-        r = dispatch(c, e, &fds, &error);
+        c->closing = c->closing || lost;
+        r = lost ? r : dispatch(c, e, &fds, &error);
         wire_fds_done(&fds);
         if (r < 0) {
                 if (may_say(c->server))

@@ -163,7 +163,7 @@ static int peek_bytes(int socket, size_t *ret, uint64_t deadline_ns, struct cair
 }
 
 static int take_packet(int socket, unsigned char *packet, size_t bytes, struct wire_fds *fds,
-                       struct cairn_error *reterr) {
+                       bool *ret_lost, struct cairn_error *reterr) {
         _Alignas(struct cmsghdr) char control[CMSG_SPACE(WIRE_FDS_MAX * sizeof(int))];
         struct iovec part = {.iov_base = packet, .iov_len = bytes};
         struct msghdr message = {.msg_iov = &part,
@@ -180,10 +180,7 @@ static int take_packet(int socket, unsigned char *packet, size_t bytes, struct w
         if (n < 0)
                 return error_set_errno(reterr, errno, "receive message", "socket");
         take_fds(&message, fds);
-        if (message.msg_flags & MSG_CTRUNC)
-                return broken(reterr,
-                              "descriptors were lost: more than a message may carry, or than "
-                              "the limit of open files (ulimit -n) leaves room for");
+        *ret_lost = message.msg_flags & MSG_CTRUNC;
         if ((message.msg_flags & MSG_TRUNC) || (size_t) n != bytes)
                 return broken(reterr, "a truncated packet");
         return 0;
@@ -222,6 +219,7 @@ int wire_receive(int socket, struct arena *arena, Cairn__Control__Envelope **ret
         size_t bytes = 0;
 
         ret_fds->count = 0;
+        *ret = NULL;
         TRY(peek_bytes(socket, &bytes, deadline_ns, reterr));
         bool fits = bytes >= PACKET_HEADER_BYTES &&
                     bytes <= PACKET_HEADER_BYTES + WIRE_MESSAGE_BYTES_MAX;
@@ -230,11 +228,20 @@ int wire_receive(int socket, struct arena *arena, Cairn__Control__Envelope **ret
         _cleanup_free_ unsigned char *packet = malloc(room);
         if (!packet)
                 return error_set(reterr, CAIRN_ERR_NOMEM, "receive message", "", "out of memory");
-        int r = take_packet(socket, packet, room, &fds, reterr);
+        bool lost = false;
+        int r = take_packet(socket, packet, room, &fds, &lost, reterr);
         if (r == 0 && !fits)
                 r = broken(reterr, "a packet of an impossible size");
+        uint32_t announced = r == 0 ? load_le32(packet + 12) : 0;
+        if (r == 0 && lost && (announced <= fds.count || announced > WIRE_FDS_MAX))
+                r = broken(reterr, "a packet with more descriptors than a message may carry");
         if (r == 0)
-                r = unpack(packet, bytes, fds.count, arena, ret, reterr);
+                r = unpack(packet, bytes, lost ? announced : fds.count, arena, ret, reterr);
+        if (r == 0 && lost)
+                r = error_set(reterr, CAIRN_ERR_NOMEM, "receive message", "",
+                              "%u descriptors came and the limit of open files of the process that "
+                              "was to take them leaves room for %zu: raise it (ulimit -n)",
+                              announced, fds.count);
         if (r < 0)
                 wire_fds_done(&fds);
         else

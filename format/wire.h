@@ -38,7 +38,8 @@ int wire_fds_take(struct wire_fds *fds, size_t i);
  * gone. */
 int wire_send(int socket, const Cairn__Control__Envelope *e, const int *fds, size_t fd_count,
               uint64_t deadline_ns, struct cairn_error *reterr);
-/* *ret points into the arena. deadline_ns 0: BUSY when nothing is there. PEER at end-of-file. */
+/* *ret points into the arena. deadline_ns 0: BUSY when nothing is there. PEER at end-of-file.
+ * NOMEM with *ret set: the message came whole, but this process had no room for its descriptors. */
 int wire_receive(int socket, struct arena *arena, Cairn__Control__Envelope **ret,
                  struct wire_fds *ret_fds, uint64_t deadline_ns, struct cairn_error *reterr);
 

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # B28: too little memory for a snapshot is refused at the start, with need, what is left and the remedy, and
-# finally: another start could not do better. Nobody is killed. A small /dev/shm is no limit at all. Control
-# groups are real ones, of the version that can be had; a place without them says so.
+# finally: another start could not do better. Nobody is killed. A small /dev/shm is no limit at all. Too few
+# open files are refused at once. Control groups are real ones, of the version that can be had; a place without
+# them says so.
 . "$(dirname "$0")/mounts.sh"
 
 limits='' in_group=''
@@ -53,6 +54,21 @@ try 0 '' "$cairn" run --run shm --every 2steps -- "${wide[@]}" --steps 6 --log "
 try 0 '' "$cairn" verify shm
 umount /dev/shm
 ok "B28 a /dev/shm of 64 KiB is no limit"
+
+# Too few open files, for the trainer and for everything: said at once.
+for files in 7 10; do
+        began=$(now_ms)
+        try 73 '(limit of open files|Too many open files).*ulimit -n' "$cairn" run --run few --max-restarts 3 -- \
+                bash -c 'ulimit -n "$1"; shift; exec "$@"' sh "$files" "${tiny[@]}" --log "$work/few.log"
+        [ $(($(now_ms) - began)) -lt 5000 ] || die "$files open files took $(($(now_ms) - began)) ms to refuse"
+done
+for files in 12 16 20 24; do
+        began=$(now_ms)
+        try 69 'open files are needed for 1 rank and cairnd may have .*ulimit' \
+                bash -c 'ulimit -n "$1"; shift; exec "$@"' sh "$files" "$cairn" run --run few -- "${tiny[@]}"
+        [ $(($(now_ms) - began)) -lt 5000 ] || die "$files open files took $(($(now_ms) - began)) ms to refuse"
+done
+ok "a limit of 7 to 24 open files is refused at once: $said"
 
 trap remove_groups EXIT
 if ! make_group small 24; then

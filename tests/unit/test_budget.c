@@ -4,6 +4,7 @@
 #include "tests/test.h"
 
 #include <errno.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 static char folder[512], membership[600], mounts[600];
@@ -101,12 +102,30 @@ static void test_sentence(void **state) {
         assert_int_equal(status_exit_code(CAIRN_ERR_NOMEM), 73);
 }
 
+static void test_open_files(void **state) {
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        struct rlimit limit, small;
+        assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+        small = limit;
+        small.rlim_cur = 24;
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &small), 0);
+        assert_int_equal(budget_check_files(1, &e), CAIRN_ERR_NOMEM);
+        assert_non_null(strstr(e.message, "for 1 rank and cairnd may have 24: raise"));
+        small.rlim_cur = 200;
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &small), 0);
+        assert_int_equal(budget_check_files(1, &e), 0);
+        assert_int_equal(budget_check_files(64, &e), CAIRN_ERR_NOMEM);
+        assert_non_null(strstr(e.message, "for 64 ranks"));
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup(test_second_version, setup),
                 cmocka_unit_test_setup(test_first_version, setup),
                 cmocka_unit_test(test_others_count),
                 cmocka_unit_test(test_sentence),
+                cmocka_unit_test(test_open_files),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

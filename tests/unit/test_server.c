@@ -359,12 +359,45 @@ static void test_no_descriptors(void **state) {
         (void) close(fd);
 }
 
+/* A request whose descriptors found no room is answered with why, not by a hang-up. */
+static void test_no_room_for_a_request(void **state) {
+        struct rlimit limit, none;
+        int status;
+        (void) state;
+        int fd = connected();
+        say_hello(fd, WIRE_PROTOCOL, TOOL);
+        assert_non_null(receive(fd, &status));
+        Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
+        Cairn__Control__StatusRequest m = CAIRN__CONTROL__STATUS_REQUEST__INIT;
+        e.id = 7;
+        e.body_case = BODY(STATUS_REQUEST);
+        e.status_request = &m;
+        assert_int_equal(wire_send(fd, &e, (int[]){0, 1}, 2, 0, NULL), 0);
+        assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+        none = limit;
+        none.rlim_cur = (rlim_t) dup(fd);
+        (void) close((int) none.rlim_cur);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+        turn(50);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+        const Cairn__Control__Envelope *reply = receive(fd, &status);
+        assert_non_null(reply);
+        assert_int_equal(reply->id, 7);
+        assert_int_equal(reply->failure->status, CAIRN_ERR_NOMEM);
+        assert_int_equal(calls, 0);
+        assert_null(receive(fd, &status)); /* and that was the last word */
+        assert_int_equal(status, CAIRN_ERR_PEER);
+        (void) close(fd);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 int main(void) {
         const struct CMUnitTest tests[] = {
-                TEST(test_conversation), TEST(test_refusals),     TEST(test_garbage),
-                TEST(test_queue),        TEST(test_limit),        TEST(test_fairness),
-                TEST(test_socket_file),  TEST(test_file_removed), TEST(test_no_descriptors),
+                TEST(test_conversation),   TEST(test_refusals),
+                TEST(test_garbage),        TEST(test_queue),
+                TEST(test_limit),          TEST(test_fairness),
+                TEST(test_socket_file),    TEST(test_file_removed),
+                TEST(test_no_descriptors), TEST(test_no_room_for_a_request),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
 
 #include <dirent.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -186,6 +187,36 @@ static void test_broken(void **state) {
         free(big);
 }
 
+/* A message that came whole to a process without room for its descriptors can still be answered. */
+static void test_no_room_for_descriptors(void **state) {
+        struct rlimit limit, small;
+        Cairn__Control__Envelope *e;
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        struct wire_fds fds;
+        int three[3] = {0, 1, 2};
+
+        assert_int_equal(send_hello(three, 3), 0);
+        assert_int_equal(send_hello(NULL, 0), 0);
+        assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+        small = limit;
+        small.rlim_cur = (rlim_t) dup(0) + 1; /* one more than there are */
+        (void) close((int) small.rlim_cur - 1);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &small), 0);
+        int r = wire_receive(pair[1], &arena, &e, &fds, clock_now(&clock_system) + NSEC_PER_SEC,
+                             &error);
+        int next = dup(0); /* nothing of it stays open */
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+        assert_int_equal(r, CAIRN_ERR_NOMEM);
+        assert_int_equal(next, (int) small.rlim_cur - 1);
+        (void) close(next);
+        assert_non_null(e);
+        assert_int_equal(e->id, 42);
+        assert_int_equal(fds.count, 0);
+        assert_non_null(strstr(error.message, "3 descriptors came"));
+        assert_non_null(strstr(error.message, "room for 1: raise it"));
+        assert_int_equal(receive(&fds, &e), 0); /* what follows is whole */
+}
+
 static void test_small_arena(void **state) {
         struct wire_fds fds = WIRE_FDS_INIT;
         Cairn__Control__Envelope *e;
@@ -298,9 +329,9 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 TEST(test_round_trip),  TEST(test_deadlines_and_ends),
                 TEST(test_peer_gone),   TEST(test_broken),
-                TEST(test_small_arena), TEST(test_failure),
-                TEST(test_paths),       TEST(test_connect),
-                TEST(test_memfd),
+                TEST(test_small_arena), TEST(test_no_room_for_descriptors),
+                TEST(test_failure),     TEST(test_paths),
+                TEST(test_connect),     TEST(test_memfd),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
