@@ -148,8 +148,8 @@ installed = sed 's|@PREFIX@|$(PREFIX)|g' $(1) | install -D -m 644 /dev/stdin $(D
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/share/doc/cairn
 	for p in cairn cairnd cairn-train; do [ ! -e $(BUILD)/$$p ] || install $(BUILD)/$$p $(DESTDIR)$(PREFIX)/bin/; done
-	[ ! -e $(BUILD)/cairn-comm-gloo.so ] || install -D -m 644 $(BUILD)/cairn-comm-gloo.so \
-		$(DESTDIR)$(PREFIX)/lib/cairn/cairn-comm-gloo.so
+	install -D $(BUILD)/cairn-nccl-id $(DESTDIR)$(PREFIX)/lib/cairn/cairn-nccl-id
+	[ ! -e $(BUILD)/cairn-comm-gloo.so ] || install -m 644 $(BUILD)/cairn-comm-gloo.so $(DESTDIR)$(PREFIX)/lib/cairn/
 	if [ -e $(BUILD)/libcairn.so ]; then \
 		install -m 644 $(BUILD)/libcairn.so.$(ABI) $(DESTDIR)$(PREFIX)/lib/libcairn.so.$(VERSION) && \
 		ln -sf libcairn.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libcairn.so.$(ABI) && \

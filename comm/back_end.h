@@ -37,7 +37,8 @@ struct comm_ops {
                           struct cairn_error *reterr);
         int (*broadcast)(struct comm *c, void *data, uint64_t bytes, int root,
                          struct cairn_error *reterr);
-        int (*barrier)(struct comm *c, struct cairn_error *reterr);
+        /* Adds up one from each rank, in memory of its own. */
+        int (*barrier)(struct comm *c, int64_t *ret_count, struct cairn_error *reterr);
         /* Idempotent; c->back may be NULL. FATAL at the deadline if the library has not
          * returned. */
         int (*abort)(struct comm *const *comms, size_t count, uint64_t deadline_ns,
@@ -45,7 +46,7 @@ struct comm_ops {
         void (*close)(struct comm *c); /* after abort; frees c->back */
 };
 
-extern const struct comm_ops comm_gloo;
+extern const struct comm_ops comm_gloo, comm_nccl;
 
 /* Every verb is there. FATAL names the missing one. */
 int comm_ops_check(const struct comm_ops *ops, struct cairn_error *reterr);
@@ -74,6 +75,9 @@ int comm_turn(struct comm *c, struct cairn_error *reterr);
 void comm_here(struct comm *c, int rank, bool is_here);
 /* `rank` is gone: PEER, with what it said of why, if it did. `how`: "closed the connection". */
 int comm_lost(struct comm *c, int rank, const char *how, struct cairn_error *reterr);
+/* The operation has failed and it is not known through whom: tells the others, waits a little for
+ * what they say, and names those that say nothing. */
+int comm_blame(struct comm *c, int status, const char *message, struct cairn_error *reterr);
 /* Fills *reterr: the operation under way as operation, this communicator as object. */
 int comm_fail(const struct comm *c, int status, struct cairn_error *reterr, const char *message,
               ...) __attribute__((format(printf, 4, 5)));

@@ -88,6 +88,13 @@ int comm_lost(struct comm *c, int rank, const char *how, struct cairn_error *ret
                          why ? "; it gave up: " : "", why ? why : "");
 }
 
+int comm_blame(struct comm *c, int status, const char *message, struct cairn_error *reterr) {
+        char text[512];
+
+        presence_blame(&c->presence, message, text, sizeof text);
+        return comm_fail(c, status, reterr, "%s%s%s", message, text[0] ? "; " : "", text);
+}
+
 void comm_key(const struct comm *c, const char *what, int rank, char ret[COMM_KEY_BYTES]) {
         int length = snprintf(ret, COMM_KEY_BYTES, "g%" PRIu64 ".%s.%" PRIu32 ".%s",
                               c->options.generation, c->name, c->options.attempt, what);
@@ -281,13 +288,18 @@ static int meet(struct comm *c, struct cairn_error *reterr) {
         return check_generation(c, reterr);
 }
 
-static int test(struct comm *c, struct cairn_error *reterr) {
-        int64_t sum = 1;
+static int barrier(struct comm *c, struct cairn_error *reterr) {
+        int64_t count;
 
-        TRY(c->ops->all_reduce(c, &sum, 1, CAIRN_I64, reterr));
-        if (sum != c->options.world)
+        TRY(c->ops->barrier(c, &count, reterr));
+        if (count != c->options.world)
                 return comm_fail(c, CAIRN_ERR_MISMATCH, reterr,
-                                 "1 from each of %d ranks makes %" PRIi64, c->options.world, sum);
+                                 "1 from each of %d ranks makes %" PRIi64, c->options.world, count);
+        return 0;
+}
+
+static int test(struct comm *c, struct cairn_error *reterr) {
+        TRY(barrier(c, reterr));
         return check_generation(c, reterr);
 }
 
@@ -331,8 +343,10 @@ int comm_new(const struct comm_options *options, struct comm **ret, struct cairn
 
         if (strcmp(name, comm_gloo.name) == 0)
                 return comm_new_with(&comm_gloo, options, ret, reterr);
+        if (strcmp(name, comm_nccl.name) == 0)
+                return comm_new_with(&comm_nccl, options, ret, reterr);
         return error_set(reterr, CAIRN_ERR_API, "make communicator", name,
-                         "there is no such back end; gloo is one");
+                         "there is no such back end: gloo or nccl");
 }
 
 struct comm *comm_free(struct comm *c) {
@@ -413,7 +427,7 @@ int comm_barrier(struct comm *c, struct cairn_error *reterr) {
 
         TRY(check_ready(c, "barrier", reterr));
         begin(c, "barrier", 0, c->options.collective_ns);
-        return end(c, c->ops->barrier(c, &e), &e, reterr);
+        return end(c, barrier(c, &e), &e, reterr);
 }
 
 void comm_keepalive(struct comm *c) {

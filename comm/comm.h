@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * comm.h - collective operations of the ranks of one generation, each with a deadline. The back end
- * is named ("gloo": host memory, TCP); one that cannot be used is an error, never replaced by
- * another.
+ * is named, "gloo" (host memory, TCP) or "nccl" (memory of the device); one that cannot be used is
+ * an error, never replaced by another.
  *
  *     struct comm_options o = COMM_OPTIONS_INIT;
  *     o.back_end = "gloo"; o.rank = 0; o.world = 2; o.generation = 7; o.interface = "127.0.0.1";
@@ -31,7 +31,8 @@
  *
  * Sums are taken in a fixed order, so that equal inputs on equally many ranks give equal bits, and
  * all ranks the same ones. gloo: ((x0 + x1) + x2) + ... for each element, whatever verb, size and
- * timing; the result of comm_reduce_scatter is a part of that of comm_all_reduce.
+ * timing; the result of comm_reduce_scatter is a part of that of comm_all_reduce. nccl: what its
+ * algorithm gives; NCCL_ALGO and NCCL_PROTO pin it.
  *
  * Owner: options and strings are copied; the store's and the check's contexts have to live as long
  * as the communicator. One thread at a time. Times are nanoseconds. A communicator does not survive
@@ -74,11 +75,12 @@ struct comm_store {
         void *context;
 };
 
+struct device;
 struct comm;
 
 struct comm_options {
         size_t size;          /* sizeof, for later members */
-        const char *back_end; /* "gloo" */
+        const char *back_end; /* "gloo", "nccl" */
         const char *name;     /* apart from others of the generation; [A-Za-z0-9_], "world" */
         int rank, world;
         uint64_t generation;
@@ -86,6 +88,11 @@ struct comm_options {
         uint32_t attempt;
         struct comm_store store;
         const char *interface; /* gloo: a network interface or address of this host */
+        struct device *device; /* nccl: opened by the caller, who keeps it */
+        void *queue;           /* nccl: the device's queue on which operations run; see device.h */
+        /* nccl: called first in the thread that calls the library, to make the device current. */
+        void (*thread_begin)(void *context);
+        void *thread_context;
         /* Called in waits. Negative (with *reterr filled): the wait ends with that. */
         int (*check)(void *context, struct cairn_error *reterr);
         void *check_context;
@@ -108,7 +115,7 @@ int comm_new(const struct comm_options *options, struct comm **ret, struct cairn
  * orderly end. */
 struct comm *comm_free(struct comm *c);
 
-/* In place. F32, F64, I64. */
+/* In place; complete when it returns. F32, F64, I64; nccl: F16 and BF16, too. */
 int comm_all_reduce(struct comm *c, void *data, uint64_t count, enum cairn_dtype dtype,
                     struct cairn_error *reterr);
 /* source: world * count elements; target: the count elements of this rank's part of the sum, apart

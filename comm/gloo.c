@@ -130,10 +130,9 @@ static int gloo_broadcast(struct comm *c, void *data, uint64_t bytes, int root,
         return g->plugin->broadcast(g->context, c->presence.sequence, data, bytes, root, reterr);
 }
 
-/* A sum that needs everybody. */
-static int gloo_barrier(struct comm *c, struct cairn_error *reterr) {
-        int64_t one = 1;
-        return gloo_all_reduce(c, &one, 1, CAIRN_I64, reterr);
+static int gloo_barrier(struct comm *c, int64_t *ret_count, struct cairn_error *reterr) {
+        *ret_count = 1;
+        return gloo_all_reduce(c, ret_count, 1, CAIRN_I64, reterr);
 }
 
 static int gloo_abort(struct comm *const *comms, size_t count, uint64_t deadline_ns,

@@ -7,6 +7,8 @@ ifneq ($(HAS_GLOO),)
 PROGRAMS += $(BUILD)/cairn-comm-gloo.so
 endif
 
+PROGRAMS += $(BUILD)/cairn-nccl-id
+
 CXX_WARNINGS := -Wall -Wextra -Werror -Wpointer-arith -Wno-unused-parameter
 CXX_LANGUAGE = $(filter-out -std=gnu17,$(LANGUAGE)) -std=gnu++17
 
@@ -18,3 +20,6 @@ $(BUILD)/obj/comm/gloo_plugin.o: comm/gloo_plugin.cc
 $(BUILD)/cairn-comm-gloo.so: $(BUILD)/obj/comm/gloo_plugin.o $$(call archives,base)
 	$(call say,LINK,$@)$(CXX) -shared $(CXX_LANGUAGE) $(CFLAGS) $(LINK_FLAGS) $(SHARED_FLAGS) -o $@ $(filter %.o,$^) \
 		$(filter %.a,$^) -lgloo $(SYSTEM_LIBS)
+
+$(BUILD)/cairn-nccl-id: $(BUILD)/obj/comm/main.o $$(call archives,comm format base)
+	$(call link)

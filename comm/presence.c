@@ -104,15 +104,18 @@ static void visit_record(const char *key, const void *value, size_t bytes, void 
                 read_record(p, (int) rank, value, bytes);
 }
 
-static void look(struct presence *p) {
+static void read_all(struct presence *p) {
         struct cairn_error e = CAIRN_ERROR_INIT;
+        int r = p->store->list(p->store->context, p->prefix, visit_record, p, store_deadline(p),
+                               &e);
 
+        store_answered(p, r, &e);
+}
+
+static void look(struct presence *p) {
         write_record(p, PRESENCE_WAITS, "");
-        if (p->store_error.status == 0) {
-                int r = p->store->list(p->store->context, p->prefix, visit_record, p,
-                                       store_deadline(p), &e);
-                store_answered(p, r, &e);
-        }
+        if (p->store_error.status == 0)
+                read_all(p);
         p->look_ns = clock_now(p->clock) + PRESENCE_PERIOD_NS;
 }
 
@@ -267,6 +270,22 @@ void presence_work(struct presence *p) {
 
 void presence_gave_up(struct presence *p, const char *sentence) {
         write_record(p, PRESENCE_GAVE_UP, sentence);
+}
+
+void presence_blame(struct presence *p, const char *sentence, char *ret_text, size_t bytes) {
+        uint64_t end_ns = clock_now(p->clock) + PRESENCE_BLAME_NS;
+        char text[400];
+
+        presence_gave_up(p, sentence);
+        for (;;) {
+                read_all(p);
+                int count = list_ranks(p, true, text, sizeof text);
+                (void) snprintf(ret_text, bytes, "%s%s%s", count > 0 ? "missing: " : "", text,
+                                count > NAMED_MAX ? " and more" : "");
+                if (count == 0 || p->store_error.status < 0 || clock_now(p->clock) >= end_ns)
+                        return;
+                p->clock->sleep_ns(p->clock->context, PRESENCE_PERIOD_NS / 10);
+        }
 }
 
 const char *presence_why(struct presence *p, int rank) {

@@ -30,7 +30,8 @@
 #define PRESENCE_FIRST_NS (500 * NSEC_PER_MSEC) /* of a wait, before the store is used */
 #define PRESENCE_PERIOD_NS (1 * NSEC_PER_SEC)
 #define PRESENCE_STORE_NS (500 * NSEC_PER_MSEC) /* deadline of a call */
-#define PRESENCE_STALE_NS (4 * NSEC_PER_SEC)    /* a waiting rank writes more often */
+#define PRESENCE_BLAME_NS (1500 * NSEC_PER_MSEC)
+#define PRESENCE_STALE_NS (4 * NSEC_PER_SEC) /* a waiting rank writes more often */
 
 enum presence_state {
         PRESENCE_NONE = 0, /* never written */
@@ -75,6 +76,10 @@ void presence_here(struct presence *p, int rank, bool is_here);
 int presence_turn(struct presence *p, char *ret_text, size_t bytes);
 void presence_work(struct presence *p);
 void presence_gave_up(struct presence *p, const char *sentence);
+/* Says that this rank gives up, and waits for at most PRESENCE_BLAME_NS until each of the others
+ * has said that it does or that it is in this operation; *ret_text names those that have not, or is
+ * "". */
+void presence_blame(struct presence *p, const char *sentence, char *ret_text, size_t bytes);
 /* Reads now what `rank` wrote last; its sentence if it gave up in this operation, else NULL. */
 const char *presence_why(struct presence *p, int rank);
 

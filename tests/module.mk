@@ -10,6 +10,9 @@ e2e_SRC := $(filter-out $(if $(HAS_FUSE),,tests/e2e/passfs.c),$(wildcard tests/e
 # kill_driver is one program of several files.
 kill_PARTS := $(filter-out tests/e2e/kill_driver.c,$(wildcard tests/e2e/kill_*.c))
 bench_SRC := $(wildcard tests/bench/*.c)
+# A libnccl that plays what it is told; loaded by the tests of comm/.
+script_SRC := $(wildcard tests/comm/*.c)
+NCCL_SCRIPT := $(BUILD)/tests/comm/libnccl-script.so
 helper_SRC := $(filter-out $(unit_SRC) $(sim_SRC),$(wildcard tests/unit/*.c tests/sim/*.c))
 
 test_programs = $(patsubst %.c,$(BUILD)/%,$(1))
@@ -43,6 +46,10 @@ $(BUILD)/obj/tests/%.o: ROOM_CFLAGS = $(BLAS_CFLAGS)
 
 $(UNIT) $(SIM) $(filter-out %/passfs,$(E2E_HELPERS)) $(BENCH): $(BUILD)/%: $(BUILD)/obj/%.o $(HELPER_LIB) $(ALL_LIBS)
 	$(call link,$(CMOCKA_LIBS) $(BLAS_LIBS) $(PKG_LIBS))
+
+$(NCCL_SCRIPT): $(BUILD)/obj/tests/comm/nccl_script.o
+	$(call say,LINK,$@)mkdir -p $(@D) && $(CC) -shared $(LANGUAGE) $(CFLAGS) $(LINK_FLAGS) $(SHARED_FLAGS) -o $@ $^ $(SYSTEM_LIBS)
+$(filter %/test_nccl %/test_nccl_id %/test_nccl_library,$(call test_programs,$(unit_SRC))): | $(NCCL_SCRIPT) $(BUILD)/cairn-nccl-id
 
 $(BUILD)/tests/e2e/kill_driver: $(call objects,$(kill_PARTS))
 
@@ -130,7 +137,7 @@ fuzz-seeds: $(BUILD)/tests/fuzz/seeds
 	@mkdir -p tests/fuzz/corpus && $(BUILD)/tests/fuzz/seeds tests/fuzz/corpus
 
 # ---- style ----
-ALL_SRC := $(foreach room,$(ROOMS),$($(room)_SRC)) $(unit_SRC) $(sim_SRC) $(helper_SRC) $(e2e_SRC) $(bench_SRC) $(fuzz_SRC)
+ALL_SRC := $(foreach room,$(ROOMS),$($(room)_SRC)) $(unit_SRC) $(sim_SRC) $(helper_SRC) $(e2e_SRC) $(bench_SRC) $(fuzz_SRC) $(script_SRC)
 ALL_HDR := $(wildcard $(ROOMS:%=%/*.h) tests/*/*.h)
 
 .PHONY: tidy tidy-files format format-check

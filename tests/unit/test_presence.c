@@ -279,6 +279,35 @@ static void who_gave_up_ends_the_wait_of_the_others(void **state) {
         assert_text(w, "rank 1 gave up: the disk is on fire");
 }
 
+static void nap(void *context, uint64_t duration_ns) {
+        struct world *w = context;
+        w->now_ns += duration_ns;
+}
+
+static void blame_falls_on_those_that_say_nothing(void **state) {
+        struct world *w = *state;
+        char text[512];
+        w->clock.sleep_ns = nap;
+        pass(w);
+        for (int r = 0; r < 2; r++)
+                begin(w, r, "all_reduce", 64);
+        uint64_t begin_ns = w->now_ns;
+        presence_blame(&w->ranks[0], "it broke", text, sizeof text);
+        assert_string_equal(text,
+                            "missing: rank 1 (last seen in init 1), rank 2 (last seen in init 1)");
+        assert_in_range(w->now_ns - begin_ns, PRESENCE_BLAME_NS, PRESENCE_BLAME_NS + SEC);
+        presence_blame(&w->ranks[1], "here, too", text, sizeof text);
+        assert_string_equal(text, "missing: rank 2 (last seen in init 1)");
+        begin(w, 2, "all_reduce", 64);
+        begin_ns = w->now_ns;
+        presence_blame(&w->ranks[2], "and here", text, sizeof text);
+        assert_string_equal(text, "");
+        assert_int_equal(w->now_ns, begin_ns); /* all have spoken */
+        w->silent = true;
+        presence_blame(&w->ranks[0], "it broke", text, sizeof text);
+        assert_true(w->now_ns - begin_ns < 2 * SEC);
+}
+
 static void a_silent_store_does_not_lengthen_a_wait(void **state) {
         struct world *w = *state;
         pass(w);
@@ -335,6 +364,7 @@ int main(void) {
                 TEST(another_operation_is_a_mismatch),
                 TEST(another_size_is_a_mismatch),
                 TEST(who_gave_up_ends_the_wait_of_the_others),
+                TEST(blame_falls_on_those_that_say_nothing),
                 TEST(a_silent_store_does_not_lengthen_a_wait),
                 TEST(what_others_wrote_is_not_trusted),
         };
