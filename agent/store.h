@@ -56,7 +56,7 @@ struct start_request {
         enum start_mode mode;
         bool has_from_step, create_store, is_restart;
         bool grouped; /* several nodes: no lock is taken, the rendezvous' leases say who lives */
-        bool again; /* its runner has held the lock before: BUSY while it is held, not EXISTS */
+        bool again;   /* its runner has held the lock before: BUSY while it is held, not EXISTS */
         int64_t from_step;
         uint64_t restart;
         char init_from[STORE_PATH_BYTES]; /* CKPT: directory name in this run, RUN/NAME, or a path

@@ -10,8 +10,8 @@
 
 /* Give each owned, non-alias, non-empty tensor of an inventory its extent {rank, offset, bytes}:
  * registration order, 256-byte alignment, after the 4096-byte header. Extents are allocated in the
- * arena; without one the size alone is found. *ret_image_bytes is the data file's size, a multiple of 4096. Empty tensors have no extent
- * and shift nothing. */
+ * arena; without one the size alone is found. *ret_image_bytes is the data file's size, a multiple
+ * of 4096. Empty tensors have no extent and shift nothing. */
 int layout_assign(struct file_content *inventory, uint32_t rank, struct arena *arena,
                   uint64_t *ret_image_bytes, struct cairn_error *reterr);
 
