@@ -39,7 +39,7 @@ struct etcd {
         struct http *http; /* what post asks, if it is ours */
         /* What the last look knew; the members are without order. */
         struct rendezvous_member *members;
-        size_t member_count;
+        size_t member_count, member_capacity;
         struct rendezvous_generation generation;
         int64_t revision; /* 0: nothing is known */
         char cluster[24];
@@ -399,6 +399,14 @@ static int merge_member(struct etcd *e, const json_t *kv, struct cairn_error *re
         if (i == RENDEZVOUS_MEMBERS_MAX)
                 return error_set(reterr, CAIRN_ERR_UNSUPPORTED, OPERATION, e->root,
                                  "more than %d members are there", RENDEZVOUS_MEMBERS_MAX);
+        if (i == e->member_capacity) {
+                size_t wanted = e->member_capacity ? e->member_capacity * 2 : 16;
+                void *larger = reallocarray(e->members, wanted, sizeof *e->members);
+                if (!larger)
+                        return error_set_errno(reterr, ENOMEM, OPERATION, e->root);
+                e->members = larger;
+                e->member_capacity = wanted;
+        }
         memcpy(&e->members[i], &m, sizeof m);
         e->member_count += i == e->member_count;
         return 0;
@@ -513,7 +521,8 @@ static int etcd_look(void *kind, const struct rendezvous_member *self, bool rene
         }
         if (self && !rendezvous_find(e->members, e->member_count, self->node, self->nonce))
                 return rendezvous_refuse_lost(self, reterr);
-        qsort(e->members, e->member_count, sizeof *e->members, compare_members);
+        if (e->member_count > 0)
+                qsort(e->members, e->member_count, sizeof *e->members, compare_members);
         *ret = (struct rendezvous_look){.generation = e->generation,
                                         .members = e->members,
                                         .member_count = e->member_count};
@@ -717,12 +726,8 @@ int rendezvous_etcd_new(const struct rendezvous_place *place, etcd_post post, vo
                         void **ret, struct cairn_error *reterr) {
         struct etcd *e = calloc(1, sizeof *e);
 
-        if (e)
-                e->members = calloc(RENDEZVOUS_MEMBERS_MAX, sizeof *e->members);
-        if (!e || !e->members) {
-                free(e);
+        if (!e)
                 return error_set_errno(reterr, ENOMEM, OPERATION, place->url);
-        }
         e->place = *place;
         (void) snprintf(e->root, sizeof e->root, "%s/%s/", place->prefix, place->run);
         e->post = post;

@@ -269,6 +269,50 @@ static void texts(void) {
         }
 }
 
+/* Records, and what etcd answers (fuzz_rendezvous.c): values and keys are base64 of the like. */
+static void rendezvous(void) {
+#define MEMBER_A                                                                               \
+        "eyJub2RlIjoiYSIsImFkZHJlc3MiOiJoOjEiLCJub25jZSI6IjAwMDAwMDAwMDAwMDAwMDUiLCJyYW5rcyI6" \
+        "MSwiZGV0YWlsIjoiIn0="
+#define GENERATION_7                                                                           \
+        "eyJudW1iZXIiOjcsImxlYWRlciI6ImEiLCJsZWFkZXJfbm9uY2UiOiIwMDAwMDAwMDAwMDAwMDA1Iiwid29y" \
+        "bGQiOjEsInBhcmVudCI6IiIsInNlY3JldCI6IjAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAw" \
+        "MDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAiLCJtZW1iZXJzIjpbeyJub2RlIjoiYSIsImFkZHJlc3Mi" \
+        "OiJoOjEiLCJub25jZSI6IjAwMDAwMDAwMDAwMDAwMDUiLCJyYW5rcyI6MSwiZmlyc3RfcmFuayI6MH1dfQ=="
+#define KEY_A "L3Avci9tZW1iZXJzL2E="
+#define KEY_7 "L3Avci9nZW5lcmF0aW9ucy8wMDAwMDAwMDAwMDAwMDAwMDAwNw=="
+#define HEAD "{\"header\":{\"cluster_id\":\"77\",\"revision\":\"5\"},"
+#define FOUND(kvs) "{\"response_range\":{\"count\":\"1\",\"kvs\":[" kvs "]}}"
+#define KV_A "{\"key\":\"" KEY_A "\",\"value\":\"" MEMBER_A "\",\"lease\":\"5\"}"
+#define KV_7 "{\"key\":\"" KEY_7 "\",\"value\":\"" GENERATION_7 "\"}"
+#define YES(list) HEAD "\"succeeded\":true,\"responses\":[" list "]}"
+#define NO(list) HEAD "\"responses\":[" list "]}"
+#define ALIVE "{\"result\":{\"ID\":\"5\",\"TTL\":\"5\"}}"
+#define LOOK YES(FOUND(KV_7) "," FOUND("") "," FOUND(KV_A))
+#define SEED(name, text) save_bytes("rendezvous", name, text, sizeof(text) - 1)
+        SEED("member", "m{\"node\":\"a\",\"address\":\"h:1\",\"nonce\":\"0000000000000005\","
+                       "\"ranks\":1,\"detail\":\"x\"}");
+        SEED("generation",
+             "g{\"number\":7,\"leader\":\"b\",\"leader_nonce\":\"0000000000000006\",\"world\":3,"
+             "\"parent\":\"" CHECKPOINT "\",\"secret\":\"0123456789abcdef0123456789abcdef"
+             "0123456789abcdef0123456789abcdef\",\"members\":[{\"node\":\"a\",\"address\":\"h:1\","
+             "\"nonce\":\"0000000000000005\",\"ranks\":1,\"first_rank\":0},{\"node\":\"b\","
+             "\"address\":\"[::1]:2\",\"nonce\":\"0000000000000006\",\"ranks\":2,"
+             "\"first_rank\":1}]}");
+        SEED("url", "uetcd://a:1,10.0.0.2,[::1]:3/team/jobs");
+        SEED("folder", "udir:///shared/meet");
+        SEED("look", "l" ALIVE "\0" LOOK "\0" HEAD "\"kvs\":[" KV_7 "]}\0" ALIVE "\0" LOOK);
+        SEED("left", "k" LOOK "\0" HEAD "\"kvs\":[" KV_7 "]}\0" YES("{},{},{}") "\0" LOOK);
+        SEED("join", "j" HEAD "\"ID\":\"5\",\"TTL\":\"5\"}\0" YES("{}"));
+        SEED("join-again", "j?{\"error\":\"lease already exists\",\"code\":9}\0" ALIVE
+                           "\0" NO(FOUND(KV_A)) "\0" YES("{}"));
+        SEED("leave", "v?{\"error\":\"requested lease not found\",\"code\":5}");
+        SEED("create", "c" YES("{},{},{}") "\0" NO(FOUND(KV_A) "," FOUND(KV_7)));
+        SEED("put", "p" NO(FOUND(KV_A) "," FOUND(KV_7)) "\0#");
+        SEED("get", "t" YES(FOUND("{\"value\":\"aWQ=\"}")) "\0" YES("{}"));
+        SEED("refused", "l!{\"error\":\"no leader\",\"code\":14}\0?404 page not found");
+}
+
 int main(int argc, char **argv) {
         char path[256];
         if (argc != 2)
@@ -294,5 +338,6 @@ int main(int argc, char **argv) {
         envelopes();
         host_states();
         texts();
+        rendezvous();
         return 0;
 }

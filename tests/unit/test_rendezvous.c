@@ -102,7 +102,7 @@ static int child_main(int argc, char **argv) {
                 }
                 reply.has_payload = false;
                 reply.error = (struct cairn_error) CAIRN_ERROR_INIT;
-                reply.status = do_as_told(s, &m, fd, &reply_fd, &reply);
+                reply.status = do_as_told(s, &m, request_fd, &reply_fd, &reply);
                 if (reply.status < 0)
                         (void) error_set(&reply.error, reply.status, "be asked", "script",
                                          "as the script says");

@@ -29,8 +29,7 @@ static void fake_sleep(void *context, uint64_t duration_ns) {
 static const struct clock_ops fake_clock = {
         .now_ns = fake_now, .realtime_ns = fake_realtime, .sleep_ns = fake_sleep};
 
-/* A table that fails: everything from the n-th call of the kind on, until `fail_left` is used up.
- */
+/* A table whose next `fail_left` openings fail. */
 static unsigned fail_left;
 static int failing_errno;
 
