@@ -64,6 +64,15 @@ static bool is_reserved(const Cairn__Format__StateValue *v) {
         return v->name.len >= bytes && memcmp(v->name.data, HOST_VALUE_RESERVED_PREFIX, bytes) == 0;
 }
 
+/* What a narrower stored type cost, or why it was not used. */
+static void print_encoding(const Cairn__Format__Encoding *e) {
+        if (e && e->fell_back)
+                printf("  not as %s: %" PRIu64 " overflows, %" PRIu64 " underflows",
+                       dtype_text(e->asked_dtype), e->overflow_count, e->underflow_count);
+        else if (e)
+                printf("  error at most %.3g", e->error_abs_max);
+}
+
 static void print_tensors(const struct file_content *index) {
         printf("\n%-36s %-12s %-8s %-8s %14s  %s\n", "TENSOR", "ROLE", "DTYPE", "STORED", "BYTES",
                "SHAPE");
@@ -81,6 +90,7 @@ static void print_tensors(const struct file_content *index) {
                         printf("  step %" PRId64, t->true_step);
                 if (t->alias_of.len > 0)
                         printf("  tied to %s", bytes_text(t->alias_of, alias, sizeof alias));
+                print_encoding(t->encoding);
                 putchar('\n');
         }
 }
@@ -159,6 +169,15 @@ static json_t *tensor_json(const Cairn__Format__Tensor *t) {
                 json_object_set_new(j, "true_step", json_integer(t->true_step));
         if (t->alias_of.len > 0)
                 json_object_set_new(j, "alias_of", json_text(t->alias_of.data, t->alias_of.len));
+        if (t->encoding)
+                json_object_set_new(j, "encoding",
+                                    json_pack("{s:s, s:b, s:f, s:I, s:I}", "asked",
+                                              dtype_text(t->encoding->asked_dtype), "fell_back",
+                                              t->encoding->fell_back, "error_abs_max",
+                                              t->encoding->error_abs_max, "overflows",
+                                              (json_int_t) t->encoding->overflow_count,
+                                              "underflows",
+                                              (json_int_t) t->encoding->underflow_count));
         return j;
 }
 

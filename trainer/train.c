@@ -299,7 +299,6 @@ int train_step(struct train *t, float *ret_loss, struct cairn_error *reterr) {
 
         checkpoint_update_begin(&t->checkpoint);
         TRY(apply(t, &update, rate, reterr));
-        train_stall(t, stalls ? s->update_stall_ms : 0);
         st->samples += s->global_batch;
         st->epoch = (int64_t) corpus_epoch(&t->corpus, (uint64_t) st->samples);
         st->seconds = train_seconds(t);
@@ -309,6 +308,7 @@ int train_step(struct train *t, float *ret_loss, struct cairn_error *reterr) {
                                                                      .loss = *ret_loss,
                                                                      .rate = rate,
                                                                      .seconds = st->seconds});
+        train_stall(t, stalls ? s->update_stall_ms : 0);
         checkpoint_update_end(&t->checkpoint, step);
         t->step = step;
         return 0;

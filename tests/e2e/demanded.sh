@@ -35,7 +35,7 @@ demand "during a stall of the data loader" busy 30
 try 0 '"existed": true' "$cairn" snapshot busy --wait --json
 ok "e asked again at the same step: the same checkpoint"
 
-# Step 46 is half done when the log says 45.
+# Step 46 is half done, its line written and its state not published, soon after the log says 45.
 wait_step "$work/busy.log" 45 15
 sleep 0.2
 before=$(now_ms)
@@ -43,7 +43,7 @@ try 124 'snapshot' "$cairn" snapshot busy --wait --timeout 1
 took=$(($(now_ms) - before))
 [ "$took" -ge 900 ] && [ "$took" -lt 2500 ] || die "the time-out took $took ms"
 ok "e inside the update: exit 124 after $took ms"
-wait_step "$work/busy.log" 46 10
+wait_step "$work/busy.log" 47 10
 try 0 committed "$cairn" snapshot busy --wait
 finish 30
 expect_code 0

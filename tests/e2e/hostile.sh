@@ -49,7 +49,7 @@ try 0 'good|20' "$cairn" list good
 try 0 '✓' "$cairn" verify good
 run good --mode resume -- "${trainer[@]}" --stop-at 25
 [ ! -e "$mark" ] || die "something of the store was executed"
-ok "B62 foreign files do no harm to list, verify and restore"
+ok "B62 RESUME-48 foreign files do no harm to list, verify and restore"
 
 # Known names, and folders on the way to them.
 known='(CAIRN-STORE|COMMIT|INDEX|rank-[0-9]{5}\.(manifest|data)(\.tmp)?|GEN-[0-9]+(\.start)?|exit\.json|marks/?|marks/(\.tmp-[0-9a-f]{16}|[A-Za-z0-9-]+)|\.tmp-[0-9a-f]{16})'
@@ -68,7 +68,7 @@ watched() { # what, command...: looks at every execve and open of everything it 
                 tee "$work/opened" | grep -Evx "$folders($known)?" || true)
         [ -z "$opened" ] || die "$what opens $opened"
         grep -q COMMIT "$work/opened" || die "$what was not watched"
-        ok "B62 $what: nothing executed, nothing foreign opened"
+        ok "B62 RESUME-48 $what: nothing executed, nothing foreign opened"
 }
 if ! command -v strace >/dev/null || ! strace -qq -o /dev/null true 2>/dev/null; then
         ok "not shown here: what is opened (there is no strace, or it may not trace)"

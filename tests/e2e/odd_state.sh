@@ -44,6 +44,21 @@ two_lives host
 ok "B32 host values are those of the cut although they were scribbled over at once"
 two_lives permuted
 ok "RESUME-24 registered in the opposite order: the same state"
+two_lives narrow
+"$cairn" inspect narrow@3 --tensors --json |
+        json 'tensors.*.name&dtype&stored_dtype' >"$work/narrow"
+for line in 'fits.moment1 f32 f16' 'over.moment1 f32 f32' 'under.moment1 f32 f32' 'fits.moment2 f32 f32'; do
+        grep -qx "$line" "$work/narrow" || die "not $line: $(cat "$work/narrow")"
+done
+"$cairn" inspect narrow@3 --tensors --json | json 'tensors.*.name&encoding' >"$work/narrow"
+grep -q '^over.moment1 .*"fell_back": *true.*"overflows": *1' "$work/narrow" || die "$(cat "$work/narrow")"
+grep -q '^under.moment1 .*"fell_back": *true.*"underflows": *1' "$work/narrow" || die "$(cat "$work/narrow")"
+try 0 '^over.moment1 .*not as f16: 1 overflows, 0 underflows' "$cairn" inspect narrow@3 --tensors
+start moment2-narrow --every 10m --max-restarts 0 -- "$zoo" moment2-narrow
+finish 20
+expect_code 64
+says "$output" 'fits.moment2'
+ok "RESUME-20 RESUME-21 moments in FP16 only where asked, where they fit, and never the second"
 start mismatch --every 10m -- "$zoo" mismatch
 finish 20
 expect_code 78

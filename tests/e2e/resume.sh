@@ -109,6 +109,37 @@ says "$output" 'restart 1 from step'
 [ "$("$helpers/trainlog" last "$work/stops.log")" -lt 200 ] || die "patience did not end the run"
 ok "RESUME-33 early stop at step $("$helpers/trainlog" last "$work/stops.log"), killed or not"
 
+# Row 35: killed when a step's line is written and its state is not published yet.
+args=(--steps 60 --seed 5 --dropout 0.1 --eval-every 10 --eval-batches 1)
+run rows --every 10m -- "${tiny[@]}" "${args[@]}"
+start row --every 7steps --max-restarts 10 -- "${tiny[@]}" "${args[@]}" --update-stall-step 40 --update-stall-ms 1500
+wait_step "$work/row.log" 40 20
+[ "$("$cairn" status row --json | json runs.0.ranks.0.step)" = 39 ] || die "step 40 is published already"
+pid_of trainer
+kill -KILL "$pid"
+finish 30
+expect_code 0
+says "$output" 'restart 1 from (the beginning|step [0-9]+); finished steps lost: [0-9]+'
+same_log "$work/rows.log" "$work/row.log"
+[ "$(grep -c '"step":40,"loss"' "$work/row.log")" -eq 1 ] || die "step 40 has not exactly one line"
+ok "RESUME-35 killed between a step's line and its publication: no line is missing, none is there twice"
+
+# Row 36: phases follow from the position: cut one step before, at and after warm-up's end, and gone on with
+# another micro-batch, as after an out-of-memory: rates are those of the run that was never cut.
+rates() { # log
+        sed -n 's/.*"step":\([0-9]*\),.*"lr":\([^,]*\),.*/\1 \2/p' "$1"
+}
+args=(--steps 40 --warmup 10 --decay linear --global-batch 4)
+run phased --every 10m -- "${tiny[@]}" "${args[@]}" --batch 4
+for cut in 9 10 11; do
+        run "phased-$cut" --every 10m -- "${tiny[@]}" "${args[@]}" --batch 4 --stop-at $cut
+        run "phased-$cut" --mode resume --every 10m -- "${tiny[@]}" "${args[@]}" --batch 1 --accumulate 4
+        cmp -s <(rates "$work/phased.log") <(rates "$work/phased-$cut.log") ||
+                die "rates differ: $(diff <(rates "$work/phased.log") <(rates "$work/phased-$cut.log") | head -n 4)"
+        [ "$(rates "$work/phased-$cut.log" | wc -l)" -eq 40 ] || die "not 40 steps"
+done
+ok "RESUME-36 cut around the end of warm-up and gone on with another micro-batch: the same phases"
+
 # Row 43: a thousand damages of one checkpoint.
 SEED_FLIPS=$((SEED % 1000000))
 "$helpers/flip" "$CAIRN_STORE" base 000000000020-g0001 1000 "$SEED_FLIPS" >"$work/flip.out" ||

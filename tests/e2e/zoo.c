@@ -17,6 +17,8 @@
  *     counters        steps around 2^24, 64-bit counters (B08)
  *     host            host values are scribbled over as soon as a snapshot was asked for (B32)
  *     permuted        registers in the opposite order in its second life
+ *     narrow          a first moment and an average that fit FP16 and BF16, and two that do not
+ *     moment2-narrow  a second moment in FP16: refused at registration
  *     large:TYPE:N    one tensor of N elements, beyond what 31 and 32 bits count (B10)
  *     many:N          N tensors of 4 to 64 bytes; from a million on of 0 to 8 (B66)
  *     nan             from step 3 on the state is not finite
@@ -38,7 +40,7 @@ enum { COUNTERS = 5, NOISE_BYTES = 96 };
 
 struct item {
         char *name;
-        enum cairn_dtype dtype;
+        enum cairn_dtype dtype, stored_dtype; /* 0: as dtype */
         enum cairn_role role;
         uint32_t rank;
         uint64_t shape[CAIRN_RANK_MAX];
@@ -129,6 +131,26 @@ static uint64_t word_mask(enum cairn_dtype dtype) {
         return mask;
 }
 
+/* Quarters, so few that FP16 and BF16 hold them exactly; what overflows or underflows there has one
+ * such element. */
+static float narrow_value(const struct item *t, uint64_t i) {
+        if (i == 5 && strncmp(t->name, "over", 4) == 0)
+                return 1e6f;
+        if (i == 5 && strncmp(t->name, "under", 5) == 0)
+                return 1e-9f;
+        return 0.25f * (float) (1 + i % (t->stored_dtype == CAIRN_BF16 ? 256 : 1000));
+}
+
+static uint64_t expected_word(const struct zoo *z, const struct item *t, uint64_t seed,
+                              uint64_t k) {
+        if (!is(z, "narrow"))
+                return mix(seed + k) & word_mask(t->dtype);
+        const float pair[2] = {narrow_value(t, k / 4), narrow_value(t, k / 4 + 1)};
+        uint64_t word;
+        memcpy(&word, pair, sizeof word);
+        return word;
+}
+
 static uint64_t word_bytes(const struct item *t, uint64_t at) {
         return t->bytes - at < 8 ? t->bytes - at : 8;
 }
@@ -137,9 +159,8 @@ static void fill(struct zoo *z, int64_t step) {
         for (size_t i = 0; i < z->item_count; i++) {
                 struct item *t = &z->items[i];
                 uint64_t seed = hash_name(t->name) ^ mix((uint64_t) step);
-                uint64_t mask = word_mask(t->dtype);
                 for (uint64_t k = 0; k < t->bytes; k += 8) {
-                        uint64_t word = mix(seed + k) & mask;
+                        uint64_t word = expected_word(z, t, seed, k);
                         memcpy(t->data + k, &word, word_bytes(t, k));
                 }
                 if (is(z, "nan") && step >= 3 && t->bytes > 0)
@@ -174,9 +195,8 @@ static int check(struct zoo *z, int64_t step) {
         for (size_t i = 0; i < z->item_count; i++) {
                 const struct item *t = &z->items[i];
                 uint64_t seed = hash_name(t->name) ^ mix((uint64_t) step);
-                uint64_t mask = word_mask(t->dtype);
                 for (uint64_t k = 0; k < t->bytes; k += 8) {
-                        uint64_t word = mix(seed + k) & mask;
+                        uint64_t word = expected_word(z, t, seed, k);
                         if (memcmp(t->data + k, &word, word_bytes(t, k)) == 0)
                                 continue;
                         fprintf(stderr,
@@ -275,6 +295,22 @@ static void add_ordinary(struct zoo *z) {
         add(z, "third.weight", wrong ? CAIRN_F16 : CAIRN_F32, 1, third);
 }
 
+static void add_narrow(struct zoo *z) {
+        const uint64_t shape[] = {40, 25};
+        add(z, "fits.moment1", CAIRN_F32, 2, shape);
+        add(z, "over.moment1", CAIRN_F32, 2, shape);
+        add(z, "under.moment1", CAIRN_F32, 2, shape);
+        for (size_t i = 0; i < z->item_count; i++)
+                z->items[i].stored_dtype = CAIRN_F16;
+        add(z, "fits.average", CAIRN_F32, 2, shape);
+        z->items[z->item_count - 1].stored_dtype = CAIRN_BF16;
+        z->items[z->item_count - 1].role = CAIRN_EMA;
+        add(z, "fits.moment2", CAIRN_F32, 2, shape);
+        z->items[z->item_count - 1].role = CAIRN_MOMENT2;
+        if (is(z, "moment2-narrow"))
+                z->items[z->item_count - 1].stored_dtype = CAIRN_F16;
+}
+
 /* "large:bf16:2147483653" */
 static void add_large(struct zoo *z, const char *what) {
         char type[16] = "";
@@ -303,6 +339,8 @@ static void add_all(struct zoo *z) {
                 add_names(z);
         else if (is(z, "sizes"))
                 add_sizes(z);
+        else if (is(z, "narrow") || is(z, "moment2-narrow"))
+                add_narrow(z);
         else if (strncmp(z->test, "large:", 6) == 0)
                 add_large(z, z->test + 6);
         else if (strncmp(z->test, "many:", 5) == 0)
@@ -313,8 +351,12 @@ static void add_all(struct zoo *z) {
 
 static int declare_item(struct zoo *z, struct item *t) {
         void *data = NULL;
-        struct cairn_tensor tensor = {CAIRN_TENSOR_INIT, .name = t->name, .role = t->role,
-                                      .dtype = t->dtype, .rank = t->rank};
+        struct cairn_tensor tensor = {CAIRN_TENSOR_INIT,
+                                      .name = t->name,
+                                      .role = t->role,
+                                      .dtype = t->dtype,
+                                      .stored_dtype = t->stored_dtype,
+                                      .rank = t->rank};
         if (t->bytes > 0 && cairn_alloc(z->cairn, t->bytes, &data) < 0)
                 return complain(z, "allocate");
         t->data = data;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "format/dtype.h"
 #include "kernels/adamw.h"
 #include "kernels/cast.h"
 #include "tests/unit/gradient.h"
@@ -55,6 +56,33 @@ static void test_no_gradient(void **state) {
         assert_true(w == 1.0f - (float) (0.01 * 0.1) && m == 0.0f && v == 0.0f);
 }
 
+/* Moments of 3,000 steps with g = 1e-4, the first one through FP16: the next update is what it would
+ * have been, with that gradient and with none. The second one would not survive, and may not. */
+static void resume_20_first_update_after_narrow_moments(void **state) {
+        const struct adamw a = {
+                .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .learning_rate = 1e-3};
+        float w = 0.0f, m = 0.0f, v = 0.0f, stored;
+        uint16_t narrow;
+        struct conversion_result result = {0};
+
+        for (int64_t t = 1; t <= 3000; t++)
+                adamw_update(&w, NULL, &m, &v, &(float){1e-4f}, 1, &a, t, 1.0f);
+        assert_int_equal(dtype_convert(&narrow, CAIRN_F16, &m, CAIRN_F32, 1, &result, NULL), 0);
+        assert_int_equal(dtype_convert(&stored, CAIRN_F32, &narrow, CAIRN_F16, 1, NULL, NULL), 0);
+        assert_true(stored != m && result.overflow_count == 0 && result.underflow_count == 0);
+        for (int i = 0; i < 2; i++) {
+                float g = i ? 0.0f : 1e-4f, exact[] = {w, m, v}, restored[] = {w, stored, v};
+                adamw_update(&exact[0], NULL, &exact[1], &exact[2], &g, 1, &a, 3001, 1.0f);
+                adamw_update(&restored[0], NULL, &restored[1], &restored[2], &g, 1, &a, 3001, 1.0f);
+                double ratio = (double) (restored[0] - w) / (double) (exact[0] - w);
+                assert_true(fabs(ratio - 1.0) <= 0.01);
+        }
+        assert_int_equal(dtype_convert(&narrow, CAIRN_F16, &v, CAIRN_F32, 1, &result, NULL), 0);
+        assert_int_equal(result.underflow_count, 1);
+        assert_true(dtype_check_stored(CAIRN_MOMENT1, CAIRN_F32, CAIRN_F16, NULL) == 0);
+        assert_true(dtype_check_stored(CAIRN_MOMENT2, CAIRN_F32, CAIRN_F16, NULL) < 0);
+}
+
 static void test_average(void **state) {
         float average[3] = {0.0f, 1.0f, 4.0f}, w[3] = {1.0f, 1.0f, 0.0f};
 
@@ -67,6 +95,7 @@ int main(void) {
                 cmocka_unit_test(test_bias_correction),
                 cmocka_unit_test(test_against_double),
                 cmocka_unit_test(test_no_gradient),
+                cmocka_unit_test(resume_20_first_update_after_narrow_moments),
                 cmocka_unit_test(test_average),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
