@@ -371,6 +371,7 @@ static int on_seal(struct saver *s, const struct saver_message *m, struct wire_f
         } else
                 s->source.seal = 0;
         reply.bytes = s->source.image_bytes;
+        reply.count = (uint32_t) s->source.inventory.tensor_count;
         return send_message(s, &reply);
 }
 

@@ -78,7 +78,7 @@ struct session {
         struct cairn_error slab_error; /* nobody waits for SlabBatch: the seal tells */
 
         int inventory_fd, host_fd, staging_fd;
-        uint64_t seal, image_bytes, host_bytes, tensor_count, staging_bytes;
+        uint64_t seal, image_bytes, tensor_count, staging_bytes;
         uint64_t gate_deadline_ns, copy_rate, write_rate; /* bytes per second; 0: not measured */
         struct reply_to seal_reply;
 

@@ -4,11 +4,8 @@
 #include "agent/session_parts.h"
 #include "base/cleanup.h"
 #include "base/log.h"
-#include "format/layout.h"
 #include <errno.h>
 #include <sys/stat.h>
-
-#define SESSION_INVENTORY_ARENA (4 * GiB)
 
 static int take_slabs(struct session *s, const Cairn__Control__SlabBatch *m, struct wire_fds *fds,
                       struct cairn_error *reterr) {
@@ -102,45 +99,22 @@ int session_make_staging(struct session *s, uint64_t bytes, struct cairn_error *
         return wire_memfd_seal(s->staging_fd, MEMORY_SEALS, reterr);
 }
 
-/* Only the size of the image is needed here; the saver checks what it copies. The bytes are taken
- * over first: their owner could change them while they are parsed. */
-static int parse_inventory(struct session *s, int fd, const Cairn__Control__Seal *m,
-                           uint64_t *ret_image_bytes, uint64_t *ret_host_bytes,
-                           struct cairn_error *reterr) {
+/* What the inventory says is read by the saver, who copies by it: a hundred thousand records would
+ * hold up everybody else here. */
+static int check_seal(const struct session *s, const Cairn__Control__Seal *m,
+                      const struct wire_fds *fds, struct cairn_error *reterr) {
         uint64_t bytes;
-        TRY(wire_memfd_check(fd, MEMORY_SEALS, 1, INVENTORY_BYTES_MAX, &bytes, reterr));
-        _cleanup_free_ unsigned char *copy = malloc(bytes);
-        if (!copy)
-                return error_set_errno(reterr, ENOMEM, "read inventory", s->run->name);
-        TRY(io_read_exact(&io_system, fd, copy, bytes, 0, "inventory", reterr));
-        struct arena arena;
-        struct file_content content;
-        uint64_t image;
-        arena_init(&arena, SESSION_INVENTORY_ARENA);
-        int r = file_read(copy, bytes, FILE_INVENTORY, "inventory", &arena, &content, reterr);
-        if (r == 0)
-                r = layout_assign(&content, s->rank, &arena, &image, reterr);
-        if (r == 0) {
-                *ret_image_bytes = image;
-                *ret_host_bytes = content.inventory->host_state_bytes;
-                s->tensor_count = content.tensor_count;
-                if (content.inventory->seal != m->seal ||
-                    content.inventory->slab_count > s->slab_count)
-                        r = error_set(
-                                reterr, CAIRN_ERR_MISMATCH, "read inventory", s->run->name,
-                                "it is of seal %llu with %u slabs; the message says %llu, and "
-                                "%u slabs were handed over",
-                                (unsigned long long) content.inventory->seal,
-                                content.inventory->slab_count, (unsigned long long) m->seal,
-                                s->slab_count);
-                for (uint32_t i = 0; r == 0 && i < content.inventory->n_slab_bytes; i++)
-                        if (i >= s->slab_count ||
-                            content.inventory->slab_bytes[i] != s->slab_bytes[i])
-                                r = error_set(reterr, CAIRN_ERR_MISMATCH, "read inventory",
-                                              s->run->name, "slab %u has another size", i);
-        }
-        arena_done(&arena);
-        return r;
+
+        if (fds->count != 2)
+                return error_set(reterr, CAIRN_ERR_API, "seal", s->run->name,
+                                 "two descriptors are needed");
+        if (m->bytes < DATA_BLOCK_BYTES || m->bytes % DATA_BLOCK_BYTES || m->bytes > DATA_BYTES_MAX)
+                return error_set(reterr, CAIRN_ERR_API, "seal", s->run->name,
+                                 "an image of %llu bytes is not possible",
+                                 (unsigned long long) m->bytes);
+        TRY(wire_memfd_check(fds->fds[0], MEMORY_SEALS, 1, INVENTORY_BYTES_MAX, &bytes, reterr));
+        return wire_memfd_check(fds->fds[1], MEMORY_SEALS, host_state_bytes(0),
+                                host_state_bytes(HOST_STATE_BYTES_MAX), &bytes, reterr);
 }
 
 static void answer_sealed(struct session *s) {
@@ -170,17 +144,8 @@ int session_seal(struct session *s, const struct reply_to *to, const Cairn__Cont
                 answer_sealed(s);
                 return 0;
         }
-        uint64_t image = 0, payload = 0, host = 0;
-        int r = fds->count == 2 ? parse_inventory(s, fds->fds[0], m, &image, &payload, reterr)
-                                : error_set(reterr, CAIRN_ERR_API, "seal", s->run->name,
-                                            "two descriptors are needed");
-        if (r == 0 && payload > HOST_STATE_BYTES_MAX)
-                r = error_set(reterr, CAIRN_ERR_API, "seal", s->run->name,
-                              "host state has at most %llu bytes",
-                              (unsigned long long) HOST_STATE_BYTES_MAX);
-        if (r == 0)
-                r = wire_memfd_check(fds->fds[1], MEMORY_SEALS, host_state_bytes(payload),
-                                     host_state_bytes(HOST_STATE_BYTES_MAX), &host, reterr);
+        uint64_t image = m->bytes;
+        int r = check_seal(s, m, fds, reterr);
         /* A write in flight reads the old staging, which its saver has mapped: a new one anyway. */
         if (r == 0 && (s->staging_fd < 0 || s->staging_bytes < image || s->writing))
                 r = session_make_staging(s, image > s->staging_bytes ? image : s->staging_bytes,
@@ -195,7 +160,6 @@ int session_seal(struct session *s, const struct reply_to *to, const Cairn__Cont
         s->host_fd = wire_fds_take(fds, 1);
         s->seal = m->seal;
         s->image_bytes = image;
-        s->host_bytes = host;
         session_set_state(s, s->state == SESSION_WELCOMED ? SESSION_SEALING : SESSION_RESEALING);
         if (s->saver_ready)
                 (void) session_send_seal(s);
@@ -205,14 +169,22 @@ int session_seal(struct session *s, const struct reply_to *to, const Cairn__Cont
 void session_saver_sealed(struct session *s, const struct saver_message *m) {
         if (m->seal != s->seal)
                 return;
-        if (m->status < 0) {
-                session_note_error(s, "seal", &m->error);
-                session_fail_pending(s, &m->error);
+        struct cairn_error error = m->error;
+        int r = m->status;
+        if (r == 0 && m->bytes != s->image_bytes)
+                r = error_set(&error, CAIRN_ERR_MISMATCH, "seal", s->run->name,
+                              "the inventory makes an image of %llu bytes, the trainer announced "
+                              "%llu",
+                              (unsigned long long) m->bytes, (unsigned long long) s->image_bytes);
+        if (r < 0) {
+                session_note_error(s, "seal", &error);
+                session_fail_pending(s, &error);
                 if (s->dead)
                         s->postmortem = POSTMORTEM_OVER;
                 return;
         }
         s->saver_sealed = true;
+        s->tensor_count = m->count;
         s->copy_rate = m->rate_bytes_per_sec ? m->rate_bytes_per_sec : s->copy_rate;
         s->gate_deadline_ns = GATE_DEADLINE_NS_MIN;
         if (s->copy_rate) {

@@ -80,6 +80,20 @@ static int read_inventory(struct source *s, int fd, struct cairn_error *reterr) 
                          reterr);
 }
 
+/* The trainer and this process count the same slabs. */
+static int check_slabs(const struct source *s, struct cairn_error *reterr) {
+        const Cairn__Format__InventoryHead *head = s->inventory.inventory;
+        if (head->slab_count > s->slab_count)
+                return error_set(reterr, CAIRN_ERR_MISMATCH, "seal", "inventory",
+                                 "it names %u slabs, %u were handed over", head->slab_count,
+                                 s->slab_count);
+        for (uint32_t i = 0; i < head->slab_count; i++)
+                if (head->slab_bytes[i] != s->slab_bytes[i])
+                        return error_set(reterr, CAIRN_ERR_MISMATCH, "seal", "inventory",
+                                         "slab %u has another size", i);
+        return 0;
+}
+
 static int map_host(struct source *s, int fd, struct cairn_error *reterr) {
         uint64_t wanted = host_state_bytes(s->inventory.inventory->host_state_bytes), bytes;
         TRY(wire_memfd_check(fd, SOURCE_SEALS, wanted, HOST_STATE_BYTES_MAX * 4, &bytes, reterr));
@@ -167,6 +181,8 @@ int source_seal(struct source *s, uint32_t rank, uint64_t seal, int inventory_fd
         if (r == 0 && s->inventory.inventory->seal != seal)
                 r = error_set(reterr, CAIRN_ERR_MISMATCH, "seal", "inventory",
                               "it is of another seal than announced");
+        if (r == 0)
+                r = check_slabs(s, reterr);
         if (r == 0)
                 r = layout_assign(&s->inventory, rank, &s->arena, &s->image_bytes, reterr);
         if (r == 0)

@@ -216,6 +216,8 @@ static void saver_turn(void *context) {
                         say(f, i,
                             (struct saver_message){.verb = SAVER_SEALED,
                                                    .seal = s->seal,
+                                                   .bytes = f->image_bytes ? f->image_bytes : 8192,
+                                                   .count = 1,
                                                    .rate_bytes_per_sec = GiB});
                 } else if (f->savers[i].disarm) {
                         f->savers[i].disarm = f->savers[i].armed = false;
@@ -471,7 +473,7 @@ static int make_inventory(uint64_t seal, uint64_t slab_bytes) {
         return fd;
 }
 
-void fixture_seal(struct fixture *f, struct fixture_trainer *t, uint64_t seal) {
+static int seal(struct fixture *f, struct fixture_trainer *t, uint64_t number) {
         Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
         Cairn__Control__SlabBatch b = CAIRN__CONTROL__SLAB_BATCH__INIT;
         Cairn__Control__Seal m = CAIRN__CONTROL__SEAL__INIT;
@@ -484,20 +486,34 @@ void fixture_seal(struct fixture *f, struct fixture_trainer *t, uint64_t seal) {
         e.body_case = CAIRN__CONTROL__ENVELOPE__BODY_SLAB_BATCH;
         e.slab_batch = &b;
         MUST(wire_send(t->socket, &e, &slab, 1, 0, NULL) == 0); /* id 0: nobody answers */
-        int fds[] = {make_inventory(seal, slab_bytes), memory(host_state_bytes(64))};
-        m.seal = seal;
+        int fds[] = {make_inventory(number, slab_bytes), memory(host_state_bytes(64))};
+        m.seal = number;
         m.tensor_count = 1;
+        m.bytes = 8192;
         e.body_case = CAIRN__CONTROL__ENVELOPE__BODY_SEAL;
         e.seal = &m;
         const Cairn__Control__Envelope *reply = fixture_ask(f, t->socket, &e, fds, 2);
-        if (reply && reply->failure)
-                fprintf(stderr, "fixture: %.*s\n", (int) reply->failure->message.len,
-                        (char *) reply->failure->message.data);
-        MUST(reply && reply->body_case == CAIRN__CONTROL__ENVELOPE__BODY_SEALED);
-        MUST(reply->sealed->seal == seal && reply->sealed->staging_bytes >= 8192);
         (void) close(slab);
         (void) close(fds[0]);
         (void) close(fds[1]);
+        MUST(reply);
+        if (reply->failure) {
+                fprintf(stderr, "fixture: %.*s\n", (int) reply->failure->message.len,
+                        (char *) reply->failure->message.data);
+                return reply->failure->status;
+        }
+        MUST(reply->body_case == CAIRN__CONTROL__ENVELOPE__BODY_SEALED);
+        MUST(reply->sealed->seal == number && reply->sealed->staging_bytes >= 8192);
+        return 0;
+}
+
+void fixture_seal(struct fixture *f, struct fixture_trainer *t, uint64_t number) {
+        MUST(seal(f, t, number) == 0);
+}
+
+void fixture_seal_refused(struct fixture *f, struct fixture_trainer *t, uint64_t number,
+                          int status) {
+        MUST(seal(f, t, number) == status);
 }
 
 void fixture_restore_done(struct fixture *f, struct fixture_trainer *t) {

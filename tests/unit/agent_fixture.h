@@ -50,6 +50,7 @@ struct fixture {
         bool writes_fail;       /* write_status stays */
         bool write_stuck;       /* the next write that fails never ended */
         int write_status, void_next;
+        uint64_t image_bytes; /* of the seals; 0: 8192, what the trainer announces */
         struct {
                 struct session *session;
                 bool ready, ended, armed, cut, sealed, disarm;
@@ -80,6 +81,7 @@ size_t fixture_count(const struct fixture *f, enum store_verb verb);
 void fixture_start_run(struct fixture *f, int runner, uint32_t world);
 void fixture_hello(struct fixture *f, struct fixture_trainer *t, uint32_t rank);
 void fixture_seal(struct fixture *f, struct fixture_trainer *t, uint64_t seal);
+void fixture_seal_refused(struct fixture *f, struct fixture_trainer *t, uint64_t seal, int status);
 void fixture_restore_done(struct fixture *f, struct fixture_trainer *t);
 /* One update: the word moves to STABLE at `step`; scheduled: a snapshot is asked for. */
 void fixture_update(struct fixture *f, struct fixture_trainer *t, int64_t step, bool scheduled);

@@ -288,7 +288,7 @@ static struct saver_message expect(enum saver_verb verb) {
         return m;
 }
 
-static void start_saver(const char *faults) {
+static void fork_saver(const char *faults) {
         int pair[2];
 
         assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
@@ -311,14 +311,23 @@ static void start_saver(const char *faults) {
                                   .storage_timeout_ns = s.storage_timeout_ns};
         send_verb(m, (int[]){s.page_fd, s.event_fd}, 2);
         assert_int_equal(expect(SAVER_READY).status, 0);
-        m = (struct saver_message){
+}
+
+static struct saver_message seal_saver(void) {
+        struct saver_message m = {.verb = SAVER_SEAL, .seal = 1, .bytes = s.staging_bytes};
+        send_verb(m, (int[]){s.inventory_fd, s.host_fd, s.staging_fd}, 3);
+        return expect(SAVER_SEALED);
+}
+
+static void start_saver(const char *faults) {
+        fork_saver(faults);
+        struct saver_message m = {
                 .verb = SAVER_SLABS, .count = 1, .slab_bytes = {SLAB_BYTES}, .slab_kind = {1}};
         send_verb(m, &s.slab_fd, 1);
-        m = (struct saver_message){.verb = SAVER_SEAL, .seal = 1, .bytes = s.staging_bytes};
-        send_verb(m, (int[]){s.inventory_fd, s.host_fd, s.staging_fd}, 3);
-        m = expect(SAVER_SEALED);
+        m = seal_saver();
         assert_int_equal(m.status, 0);
         assert_int_equal(m.bytes, s.image_bytes);
+        assert_int_equal(m.count, TENSORS);
         assert_true(m.rate_bytes_per_sec > 0);
 }
 
@@ -764,6 +773,12 @@ static void test_stuck_storage_ends_it(void **state) {
         (void) close(s.socket);
 }
 
+/* An inventory of slabs that did not come. */
+static void test_other_slabs(void **state) {
+        fork_saver(NULL);
+        assert_int_equal(seal_saver().status, CAIRN_ERR_MISMATCH);
+}
+
 static void test_overflow_falls_back(void **state) {
         struct file_content m;
         struct cairn_error e = CAIRN_ERROR_INIT;
@@ -800,15 +815,11 @@ static void test_overflow_falls_back(void **state) {
 int main(void) {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
         const struct CMUnitTest tests[] = {
-                TEST(test_round_trip),
-                TEST(test_unarmed_declines),
-                TEST(test_void_copies),
-                TEST(test_unknown_seal_is_declined),
-                TEST(test_failed_writes),
-                TEST(test_kill_in_mid_write),
-                TEST(test_overflow_falls_back),
-                TEST(test_hold),
-                TEST(test_stuck_storage_ends_it),
+                TEST(test_round_trip),          TEST(test_unarmed_declines),
+                TEST(test_void_copies),         TEST(test_unknown_seal_is_declined),
+                TEST(test_failed_writes),       TEST(test_kill_in_mid_write),
+                TEST(test_overflow_falls_back), TEST(test_hold),
+                TEST(test_other_slabs),         TEST(test_stuck_storage_ends_it),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -89,6 +89,18 @@ static void test_states(void **state) {
         assert_int_equal(f.seals, 2);
 }
 
+/* The saver finds another image than the trainer announced: refused, and asked again it holds. */
+static void test_announced_image(void **state) {
+        (void) state;
+        struct session *s = fixture_session(&f, 0);
+        f.image_bytes = 12288;
+        fixture_seal_refused(&f, &t, 1, CAIRN_ERR_MISMATCH);
+        assert_int_equal(s->state, SESSION_WELCOMED);
+        f.image_bytes = 0;
+        fixture_seal(&f, &t, 1);
+        assert_int_equal(s->state, SESSION_SEALED);
+}
+
 /* A trainer that never says RestoreDone: the page does. */
 static void test_page_makes_active(void **state) {
         uint64_t seq;
@@ -111,12 +123,16 @@ static void test_no_room(void **state) {
         assert_int_equal(wire_memfd_create("a", 100, &fds[0], NULL), 0);
         assert_int_equal(wire_memfd_create("b", 100, &fds[1], NULL), 0);
         m.seal = 1;
+        m.bytes = 8192;
         e.body_case = BODY(SEAL);
         e.seal = &m;
         const Cairn__Control__Envelope *reply = fixture_ask(&f, t.socket, &e, fds, 2);
         assert_non_null(reply->failure); /* not sealed against shrinking */
         assert_int_equal(fixture_session(&f, 0)->state, SESSION_WELCOMED);
         reply = fixture_ask(&f, t.socket, &e, NULL, 0);
+        assert_int_equal(reply->failure->status, CAIRN_ERR_API);
+        m.bytes = 5000; /* no data file has such a size */
+        reply = fixture_ask(&f, t.socket, &e, fds, 2);
         assert_int_equal(reply->failure->status, CAIRN_ERR_API);
         (void) close(fds[0]);
         (void) close(fds[1]);
@@ -172,8 +188,13 @@ static void test_two_ranks(void **state) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 int main(void) {
         const struct CMUnitTest tests[] = {
-                TEST(test_hello_refused),     TEST(test_page),    TEST(test_states),
-                TEST(test_page_makes_active), TEST(test_no_room), TEST(test_out_of_order),
+                TEST(test_hello_refused),
+                TEST(test_page),
+                TEST(test_states),
+                TEST(test_announced_image),
+                TEST(test_page_makes_active),
+                TEST(test_no_room),
+                TEST(test_out_of_order),
                 TEST(test_two_ranks),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
