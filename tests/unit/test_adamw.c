@@ -56,8 +56,9 @@ static void test_no_gradient(void **state) {
         assert_true(w == 1.0f - (float) (0.01 * 0.1) && m == 0.0f && v == 0.0f);
 }
 
-/* Moments of 3,000 steps with g = 1e-4, the first one through FP16: the next update is what it would
- * have been, with that gradient and with none. The second one would not survive, and may not. */
+/* Moments of 3,000 steps with g = 1e-4, the first one through FP16: the next update is what it
+ * would have been, with that gradient and with none. The second one would not survive, and may not.
+ */
 static void resume_20_first_update_after_narrow_moments(void **state) {
         const struct adamw a = {
                 .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .learning_rate = 1e-3};
