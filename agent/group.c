@@ -459,7 +459,8 @@ static void on_time(void *context) {
                 break;
         case GROUP_LEADING:
                 for (uint32_t i = 0; i < g->node_count; i++)
-                        if (!g->nodes[i].ready && strcmp(g->nodes[i].member.node, g->self.node)) {
+                        if (!g->nodes[i].ready &&
+                            strcmp(g->nodes[i].member.node, g->self.node) != 0) {
                                 (void) snprintf(reason, sizeof reason,
                                                 "node %s did not connect within %d s",
                                                 g->nodes[i].member.node,

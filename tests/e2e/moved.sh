@@ -24,6 +24,9 @@ remove() {
                 sleep 0.01
         done
 }
+tells() { # pattern: the run's last error
+        "$cairn" status demo | grep -Eq "$1"
+}
 start demo --every 20steps -- "${tiny[@]}" --steps 1000000 --step-ms 3
 wait_step "$work/demo.log" 45 20
 pid_of trainer
@@ -42,7 +45,7 @@ ok "the run's folder is removed: $(grep -m 1 -o 'error=".*' "$output"); the next
 
 # The store: nothing is made in its place. With a marker again the next checkpoint commits.
 remove "$CAIRN_STORE"
-wait_for 10 failed_with "$CAIRN_STORE: the store is gone while the run goes on: .*cairn init"
+wait_for 10 tells "$CAIRN_STORE: the store is gone while the run goes on: .*cairn init"
 trains_on
 [ ! -e "$CAIRN_STORE" ] || die "something was made at the path of the store"
 try 73 'the store is gone .*put it back' "$cairn" snapshot demo --wait
@@ -57,7 +60,7 @@ ok "the store is removed: $told; after cairn init a snapshot commits"
 
 # A store that is moved away is not written to; its path is.
 mv "$CAIRN_STORE" "$work/elsewhere"
-wait_for 10 failed_with "$CAIRN_STORE/demo: .*not at its path any more, but at $work/elsewhere/demo"
+wait_for 10 tells "$CAIRN_STORE/demo: .*not at its path any more, but at $work/elsewhere/demo"
 trains_on
 says <("$cairn" status demo) "but at $work/elsewhere/demo"
 before=$(committed_step)
@@ -69,15 +72,35 @@ try 0 '' "$cairn" verify demo
 ok "the store is moved: refused with where it is; back at its path, a snapshot commits"
 
 # A copy that is put back in place of what was removed is taken.
+kill -STOP "$trainer_pid" # so that it can be copied as it stands
+is_still() {
+        [ "$("$cairn" status demo --json | json runs.0.snapshot)" = null ] &&
+                [ -z "$(find "$CAIRN_STORE/demo" -maxdepth 1 -name '.trash-*')" ] &&
+                [ "$(steps_of demo | wc -l)" -le 3 ]
+}
+wait_for 10 is_still
 cp -a "$CAIRN_STORE" "$work/copy"
 remove "$CAIRN_STORE"
 mv "$work/copy" "$CAIRN_STORE"
 before=$(committed_step)
+kill -CONT "$trainer_pid"
 wait_for 15 newer_than "$before"
 try 0 '' "$cairn" verify demo
 ok "a copy in place of the removed store is taken"
 
 # A death: the last state is saved where the folder can be made again, and training goes on from it.
+# Outside its update, with a state that is in no checkpoint.
+stopped_between() {
+        kill -STOP "$trainer_pid"
+        "$cairn" status demo --json >"$work/status"
+        [ "$(json runs.0.ranks.0.phase <"$work/status")" = stable ] &&
+                [ "$(json runs.0.snapshot <"$work/status")" = null ] &&
+                [ "$(json runs.0.ranks.0.seq <"$work/status")" -gt "$(json runs.0.ranks.0.committed_seq <"$work/status")" ] &&
+                return
+        kill -CONT "$trainer_pid"
+        return 1
+}
+wait_for 10 stopped_between
 remove "$CAIRN_STORE/demo"
 kill -KILL "$trainer_pid"
 died_at=$("$helpers/trainlog" last "$work/demo.log")
