@@ -85,8 +85,10 @@ static bool is_committing(const char *run_folder) {
 static bool is_now(enum phase phase, const struct control_page *page, const char *run_folder) {
         enum cut_phase word = cut_read(page).phase;
         unsigned staging = (unsigned) atomic_load(&page->ledger[0].state_attempt) & 0xff;
+        /* The next cut's copy may have begun: then the ledger does not tell this one's step. */
         if (phase == PHASE_COMMIT)
-                return is_committing(run_folder);
+                return staging == STAGING_FREE && atomic_load(&page->ledger[0].step) > 0 &&
+                       is_committing(run_folder);
         if (phase == PHASE_COPY)
                 return word == CUT_COPYING;
         return word != CUT_COPYING && (staging == STAGING_HELD || staging == STAGING_WRITING);
