@@ -3,8 +3,9 @@
 # time limit: 300 s
 #
 # A full disk, a cairnd that is stopped (SIGSTOP), a store that hangs and one that is read-only, each for
-# OUTAGE_SECONDS (5) in the middle of training: one message that says what, where and what it means; no step waits longer than the gate
-# may, and none a second time; the next checkpoint afterwards commits without a restart of anything.
+# OUTAGE_SECONDS (5) in the middle of training: one message that says what, where and what it means; no step
+# waits longer than the gate may, and none a second time; the next checkpoint afterwards commits without a
+# restart of anything.
 . "$(dirname "$0")/mounts.sh"
 seconds=${OUTAGE_SECONDS:-5}
 gate_ms=2000 margin_ms=1000
@@ -83,8 +84,21 @@ stop_agent() {
 continue_agent() {
         kill -CONT "$agent_pid"
 }
+# One that begins in the middle of a pruning is told later, for that may take its time: begun again.
 hang() {
-        weather hang
+        local try begun
+        for try in 1 2 3 4 5; do
+                weather hang
+                begun=$(now_ms)
+                while [ "$(now_ms)" -lt $((begun + 9000)) ]; do
+                        ! tail -n "+$((lines + 1))" "$output" | grep -q 'storage=silent' || return 0
+                        sleep 0.1
+                done
+                weather
+                sleep 0.5
+                log_lines=$(wc -l <"$log")
+        done
+        die "a store that hangs is not told after $try tries"
 }
 forbid() {
         weather readonly
