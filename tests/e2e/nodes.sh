@@ -71,6 +71,8 @@ freeze a CONT
 woken=$(last 3)
 wait_for 20 says "$work/a.out" 'start again with the others'
 wait_for 20 reached 3 4 $((woken + 60))
+# What it had written whole when it hung was committed by the next group, which began from there.
+before=$(sed -n 's/.*resumes step \([0-9]*\) .*/\1/p' "$work/d.out" | tail -n 1)
 for name in $("$cairn" list job --json | json 'checkpoints.*.checkpoint' | tr -d '"' |
         grep -E '^[0-9]{12}-g0002$'); do
         step=${name%%-*}
