@@ -45,6 +45,29 @@ static int failing_openat(void *context, int dirfd, const char *path, int flags,
         return io_system.openat(context, dirfd, path, flags, mode);
 }
 
+/* What happens just before the next link or rename: somebody else's whole verb. */
+static void (*meanwhile)(void *argument);
+static void *meanwhile_argument;
+
+static void let_others_act(void) {
+        void (*act)(void *) = meanwhile;
+        meanwhile = NULL;
+        if (act)
+                act(meanwhile_argument);
+}
+
+static int interrupted_linkat(void *context, int olddirfd, const char *oldpath, int newdirfd,
+                              const char *newpath) {
+        let_others_act();
+        return io_system.linkat(context, olddirfd, oldpath, newdirfd, newpath);
+}
+
+static int interrupted_renameat(void *context, int olddirfd, const char *oldpath, int newdirfd,
+                                const char *newpath, unsigned flags) {
+        let_others_act();
+        return io_system.renameat(context, olddirfd, oldpath, newdirfd, newpath, flags);
+}
+
 struct fixture {
         char folder[300], store[320], place_folder[400];
         struct rendezvous_place place;
@@ -69,6 +92,9 @@ static struct fixture *fixture_new(void) {
         fail_left = 0;
         f->io = io_system;
         f->io.openat = failing_openat;
+        f->io.linkat = interrupted_linkat;
+        f->io.renameat = interrupted_renameat;
+        meanwhile = NULL;
         (void) close(test_folder(f->folder, sizeof f->folder));
         (void) snprintf(f->store, sizeof f->store, "%s/store", f->folder);
         (void) snprintf(f->place_folder, sizeof f->place_folder, "%s/run/rendezvous", f->store);
@@ -307,6 +333,12 @@ static void a_restarted_agent_takes_its_lease_up(void **state) {
         pass(f, 2 * STEP_NS, "012");
         assert_int_equal(look(f, 0, false), 0);
         assert_true(sees(f, 1));
+        /* It holds the lock, too: nobody takes the member for dead. */
+        struct rendezvous_member rival = f->selves[1];
+        rival.nonce = 999;
+        void *other = open_kind(f);
+        assert_int_equal(OPS->join(other, &rival, UINT64_MAX, NULL), CAIRN_ERR_EXISTS);
+        OPS->close(other);
         fixture_free(f);
 }
 
@@ -363,22 +395,43 @@ static void generations_are_exclusive(void **state) {
         fixture_free(f);
 }
 
-/* A creator that slept after the look: its link succeeds, it leads all the same not. */
+static void create_six(void *argument) {
+        assert_int_equal(create(argument, 1, 6), 0);
+}
+
+/* A creator that slept between look and link: the link succeeds, and it leads all the same not. */
 static void a_creator_that_slept_does_not_lead(void **state) {
         struct fixture *f = fixture_new();
-        char old[600], kept[600];
 
         gather(f);
-        assert_int_equal(create(f, 0, 5), 0);
-        (void) snprintf(old, sizeof old, "%s/generation-00000000000000000005", f->place_folder);
-        (void) snprintf(kept, sizeof kept, "%s/kept", f->folder);
-        assert_int_equal(link(old, kept), 0);
-        assert_int_equal(create(f, 1, 6), 0); /* deletes 5 */
-        assert_int_equal(link(kept, old), 0); /* the sleeper's link */
+        meanwhile = create_six;
+        meanwhile_argument = f;
         assert_int_equal(create(f, 0, 5), CAIRN_ERR_STALE);
+        assert_null(meanwhile);
+        assert_non_null(strstr(f->e.message, "the newest generation is 6"));
         assert_int_equal(look(f, 2, false), 0);
         assert_int_equal(f->look.generation.number, 6);
         assert_string_equal(f->look.generation.leader, "node-1");
+        assert_int_equal(create(f, 0, 4), CAIRN_ERR_STALE);
+        assert_false(has_file(f, "generation-00000000000000000004")); /* not even begun */
+        fixture_free(f);
+}
+
+static void join_second(void *argument) {
+        assert_int_equal(join(argument, 1), 0);
+}
+
+/* Two join under one name at the same moment: never both. */
+static void two_of_one_name_at_once(void **state) {
+        struct fixture *f = fixture_new();
+
+        memcpy(f->selves[1].node, "node-0", sizeof "node-0");
+        meanwhile = join_second;
+        meanwhile_argument = f;
+        assert_int_equal(join(f, 0), CAIRN_ERR_EXISTS);
+        assert_null(meanwhile);
+        assert_false(has_file(f, "member-node-0-0000000000000064"));
+        assert_true(has_file(f, "member-node-0-0000000000000065"));
         fixture_free(f);
 }
 
@@ -503,6 +556,7 @@ int main(void) {
                 cmocka_unit_test(a_seed_keeps_members_alive),
                 cmocka_unit_test(generations_are_exclusive),
                 cmocka_unit_test(a_creator_that_slept_does_not_lead),
+                cmocka_unit_test(two_of_one_name_at_once),
                 cmocka_unit_test(what_vanishes_is_put_back),
                 cmocka_unit_test(what_is_no_record_counts_as_none),
                 cmocka_unit_test(places),
