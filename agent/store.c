@@ -376,6 +376,11 @@ static int do_restore(struct child *c, struct store_message *m, struct cairn_err
         return m->count ? pack(c, fds, m->count, reterr) : 0;
 }
 
+static bool makes_something(enum store_verb verb) {
+        return verb == STORE_ATTEMPT_OPEN || verb == STORE_PUBLISH_MANIFEST ||
+               verb == STORE_COMMIT || verb == STORE_FINISHED || verb == STORE_EXIT;
+}
+
 static int perform(struct child *c, struct store_message *m, struct cairn_error *reterr) {
         struct open_run *r = NULL;
 
@@ -397,6 +402,12 @@ static int perform(struct child *c, struct store_message *m, struct cairn_error 
         if (result < 0 && m->verb != STORE_DISCARD &&
             explain_place(c, r, reterr->operation, reterr) < 0)
                 result = reterr->status;
+        /* Its folder is being emptied, say: that is no answer to a question. */
+        if (result == CAIRN_ERR_NOTFOUND && makes_something(m->verb))
+                result =
+                        error_set(reterr, CAIRN_ERR_CANNOT_WRITE, reterr->operation, reterr->object,
+                                  "it is not there any more: somebody removes files of the run "
+                                  "while it goes on");
         if (r->temporary)
                 close_run(c, r);
         return result;

@@ -187,6 +187,30 @@ static void test_a_run_whose_folder_is_removed(void **state) {
         fixture_free(f);
 }
 
+/* In the middle of its removal the folder is there and what it held is not. */
+static void test_a_run_whose_files_are_removed(void **state) {
+        struct fixture *f = fixture_new();
+        struct store_message m;
+        int socket;
+        pid_t pid = begin(f->path, &socket);
+
+        assert_int_equal(start(socket, f, "run"), 0);
+        assert_int_equal(ask_attempt(socket, STORE_ATTEMPT_OPEN, 1, &m), 0);
+        assert_int_equal(ask_attempt(socket, STORE_PUBLISH_MANIFEST, 1, &m),
+                         CAIRN_ERR_CANNOT_WRITE);
+        assert_non_null(strstr(m.error.message, "removes files of the run"));
+        assert_int_equal(ask_attempt(socket, STORE_ATTEMPT_OPEN, 2, &m), 0);
+        /* A question is answered as it is. */
+        m = (struct store_message){.verb = STORE_PIN,
+                                   .run = "run",
+                                   .generation = 1,
+                                   .world = 2,
+                                   .name = "000000000010-g0001"};
+        assert_int_equal(ask(socket, &m), CAIRN_ERR_NOTFOUND);
+        assert_int_equal(end(pid, socket), 0);
+        fixture_free(f);
+}
+
 static void test_a_store_that_is_removed(void **state) {
         struct fixture *f = fixture_new();
         struct store_message m;
@@ -248,6 +272,7 @@ int main(void) {
                 cmocka_unit_test(test_a_table_of_runs),
                 cmocka_unit_test(test_more_attempts_than_it_keeps_open),
                 cmocka_unit_test(test_a_run_whose_folder_is_removed),
+                cmocka_unit_test(test_a_run_whose_files_are_removed),
                 cmocka_unit_test(test_a_store_that_is_removed),
                 cmocka_unit_test(test_a_store_that_is_moved),
         };
