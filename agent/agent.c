@@ -352,7 +352,7 @@ static void reap(void *context) {
         }
         uint64_t now_ns = loop_now(&a->loop);
         /* One that was restarted just before its runner died tells the trainers that come back. */
-        bool lingers = !a->had_run && now_ns < a->started_ns + AGENT_REATTACH_NS;
+        bool lingers = !a->had_run && now_ns < a->linger_until_ns;
         bool embedded_over =
                 a->config.embedded && !any_run && (a->had_run || (a->runner_gone && !lingers));
         bool late = a->stopping && now_ns >= a->stop_deadline_ns;
@@ -397,20 +397,25 @@ static void signal_ready(void *context, uint32_t events) {
                 stop_agent(a, info.ssi_signo == SIGINT ? "interrupt" : "terminated");
 }
 
-static void parent_gone(void *context, uint32_t events) {
-        struct agent *a = context;
-        (void) events;
-        loop_unwatch(&a->loop, &a->parent_source);
-        a->runner_gone = true;
+void agent_refuse_orphans(struct agent *a) {
         for (size_t i = 0; i < AGENT_HELD_COUNT_MAX; i++) {
                 struct held_hello *h = &a->held[i];
                 struct cairn_error error = CAIRN_ERROR_INIT;
-                if (!h->to.connection || agent_find_run(a, h->run))
+                const struct run *run = h->to.connection ? agent_find_run(a, h->run) : NULL;
+                if (!a->runner_gone || !h->to.connection || (run && run->state != RUN_ENDED))
                         continue;
                 (void) orphan_error(h->run, &error);
                 server_fail(&h->to, &error);
                 held_clear(h);
         }
+}
+
+static void parent_gone(void *context, uint32_t events) {
+        struct agent *a = context;
+        (void) events;
+        loop_unwatch(&a->loop, &a->parent_source);
+        a->runner_gone = true;
+        agent_refuse_orphans(a);
         for (size_t i = 0; i < AGENT_RUN_COUNT_MAX; i++)
                 if (a->runs[i])
                         run_runner_gone(a->runs[i]);
@@ -457,7 +462,7 @@ int agent_init(struct agent *a, const struct config *config, const struct agent_
                             .signal_fd = -1,
                             .parent_fd = -1};
         TRY(loop_init(&a->loop, &clock_system, reterr));
-        a->started_ns = loop_now(&a->loop);
+        a->linger_until_ns = loop_now(&a->loop) + AGENT_REATTACH_NS;
         loop_timer_init(&a->held_timer, held_late, a);
         loop_timer_init(&a->end_timer, reap, a);
         struct server_options options = {.socket_path = *config->socket ? a->config.socket : NULL,

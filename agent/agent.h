@@ -81,7 +81,7 @@ struct agent {
         bool stopping;    /* a signal came: no new runs */
         bool runner_gone; /* embedded: whoever started it died */
         bool had_run;
-        uint64_t started_ns;
+        uint64_t linger_until_ns; /* trainers that come back until then are told that it is over */
         uint64_t stop_deadline_ns;
 };
 
@@ -94,5 +94,7 @@ void agent_reap(struct agent *a);
 struct run *agent_find_run(struct agent *a, const char *name);
 /* Welcome what was held for this run. */
 void agent_release_held(struct agent *a, struct run *run);
+/* The runner is gone: tell those that wait for a run which is not there, or could not be taken up. */
+void agent_refuse_orphans(struct agent *a);
 
 #endif

@@ -238,6 +238,12 @@ void run_end_check(struct run *run) {
         }
         if (!run->end.wanted || run->end.sent || run->state == RUN_STARTING)
                 return;
+        if (run->state == RUN_ENDED) { /* it could not be taken up: nothing was begun here */
+                run->end.sent = true;
+                if (run->end.reply.connection)
+                        server_done_reply(&run->end.reply);
+                return;
+        }
         if (run->orphaned)
                 run_wish_stop(run);
         if (expects_trainers(run))
@@ -278,8 +284,14 @@ void run_runner_gone(struct run *run) {
         if (run->end.wanted || run->state >= RUN_ENDING)
                 return;
         log_event(LOG_LEVEL_WARNING, "run=%s runner=gone trainers=stopping", run->name);
-        run->start_pending = false;
         run->orphaned = true;
+        if (run->start_pending) {
+                struct cairn_error error = CAIRN_ERROR_INIT;
+                run->start_pending = false;
+                (void) error_set(&error, CAIRN_ERR_PEER, "start run", run->name,
+                                 "its 'cairn run' ended");
+                run_start_failed(run, &error);
+        }
         if (run_sessions_ended(run) && !expects_trainers(run)) {
                 (void) run_end(run, NULL, "cairn run died", 70, NULL);
                 return;

@@ -152,13 +152,18 @@ static void take_up(struct run *run, const struct start_reply *r) {
 void run_start_failed(struct run *run, const struct cairn_error *error) {
         log_error(LOG_LEVEL_INFO, "start run", error);
         server_fail(&run->start_reply, error);
+        struct agent *a = run->agent;
         run->last_error = *error;
-        /* Its lock is held for a moment: its runner asks again, and a private agent waits. */
-        if (error->status == CAIRN_ERR_BUSY)
-                run->agent->had_run = false;
+        /* A lock is held for a moment, or a run could not be taken up: a private agent stays for
+         * its runner, who asks again, and for the trainers, who come back. */
+        if (error->status == CAIRN_ERR_BUSY || (run->start && run->start->generation)) {
+                a->had_run = false;
+                a->linger_until_ns = loop_now(&a->loop) + AGENT_REATTACH_NS;
+        }
         /* A restart that is refused leaves the run to its runner, who ends it. */
         run_set_state(run, run->generation ? RUN_LIVE : RUN_ENDED);
-        agent_reap(run->agent);
+        agent_refuse_orphans(a);
+        agent_reap(a);
 }
 
 void run_started(struct run *run, const struct start_reply *decided) {

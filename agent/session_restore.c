@@ -120,37 +120,62 @@ void session_restore_begin(struct session *s) {
                 restore_ask_files(s);
 }
 
-int session_restore(struct session *s, const struct reply_to *to, const Cairn__Control__Restore *m,
-                    struct wire_fds *fds, struct cairn_error *reterr) {
+/* The plan is checked against the checkpoint's world, so that has to be open. */
+static int begin_planned(struct session *s, struct cairn_error *reterr) {
         struct session_restore *t = &s->restore;
         uint64_t bytes, count;
-        if (s->state != SESSION_SEALED || !t->opened)
-                return error_set(reterr, CAIRN_ERR_API, "restore", s->run->name,
-                                 "the session is %s and the checkpoint %s",
-                                 session_state_name(s->state), t->opened ? "open" : "not open");
-        int fd = fds->count ? fds->fds[0] : -1;
-        TRY(wire_memfd_check(fd, MEMORY_SEALS | F_SEAL_WRITE, PLAN_HEADER_BYTES,
+        TRY(wire_memfd_check(t->plan_fd, MEMORY_SEALS | F_SEAL_WRITE, PLAN_HEADER_BYTES,
                              plan_bytes(TENSOR_COUNT_MAX * 4), &bytes, reterr));
-        void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+        void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, t->plan_fd, 0);
         if (map == MAP_FAILED)
                 return error_set_errno(reterr, errno, "map restore plan", s->run->name);
         const struct plan_range *ranges;
         int r = plan_read(map, bytes, t->world, &ranges, &count, &t->staging_bytes, reterr);
         (void) munmap(map, bytes);
         TRY(r);
-        if (count != m->range_count)
+        if (count != t->range_count)
                 return error_set(reterr, CAIRN_ERR_API, "restore", s->run->name,
                                  "the plan has %llu ranges, the message says %llu",
-                                 (unsigned long long) count, (unsigned long long) m->range_count);
-        session_close_fd(&t->plan_fd);
-        t->plan_fd = wire_fds_take(fds, 0);
-        t->range_count = count;
-        t->reply = *to;
+                                 (unsigned long long) count, (unsigned long long) t->range_count);
         t->wanted = true;
         t->tries = 0;
         session_set_state(s, SESSION_RESTORING);
         session_restore_begin(s);
         return 0;
+}
+
+static void reopened(void *context, const struct store_message *reply, struct wire_fds *fds) {
+        struct session *s = context;
+        struct cairn_error error = reply->error;
+        (void) fds; /* INDEX, which the trainer has */
+        if (s->state != SESSION_SEALED || !s->restore.reply.connection)
+                return; /* it asks again */
+        s->restore.world = reply->world;
+        s->restore.opened = reply->status == 0;
+        if (reply->status < 0 || begin_planned(s, &error) < 0)
+                restore_fail(s, &error);
+}
+
+int session_restore(struct session *s, const struct reply_to *to, const Cairn__Control__Restore *m,
+                    struct wire_fds *fds, struct cairn_error *reterr) {
+        struct session_restore *t = &s->restore;
+        /* Another agent opened it for this trainer, and died. */
+        bool reopens = !t->opened && s->reattached && *s->run->checkpoint;
+        if (s->state != SESSION_SEALED || (!t->opened && !reopens))
+                return error_set(reterr, CAIRN_ERR_API, "restore", s->run->name,
+                                 "the session is %s and the checkpoint %s",
+                                 session_state_name(s->state), t->opened ? "open" : "not open");
+        session_close_fd(&t->plan_fd);
+        t->plan_fd = fds->count ? wire_fds_take(fds, 0) : -1;
+        t->range_count = m->range_count;
+        t->reply = *to;
+        struct store_message q = {.verb = STORE_RESTORE_OPEN};
+        memcpy(q.name, s->run->checkpoint, sizeof q.name);
+        int r = reopens ? run_store_request(s->run, &q, reopened, s, reterr)
+                        : begin_planned(s, reterr);
+        if (r < 0)
+                t->reply = (struct reply_to){0};
+        return r;
 }
 
 void session_saver_restored(struct session *s, const struct saver_message *m) {

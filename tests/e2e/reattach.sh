@@ -141,6 +141,29 @@ finish 30
 expect_code 0
 ok "f the run's lock is held for 3 s: cairn run waits, the trainer goes on, a restart follows"
 
+# In the middle of a restore the trainer waits for bytes that the agent's successor has to read anew.
+killed_in_restore() {
+        "$cairn" stop restored >/dev/null || die "cairn stop failed"
+        finish 30
+        resumed=$(newest_step_of restored)
+        CAIRN_FAULT=restore-read:0:delay:400 start restored --mode resume --every 10steps -- "${tiny[@]}" \
+                --steps $steps --step-ms 5
+        pid_of saver
+        sleep 0.15
+        own_agent
+        kill -KILL "$agent"
+        wait_step "$work/restored.log" $((resumed + 20)) 30
+        never_says "$output" '; restart '
+}
+start restored --every 10steps -- "${tiny[@]}" --steps $steps --step-ms 5
+wait_step "$work/restored.log" 15 30
+killed_in_restore
+killed_in_restore
+"$cairn" stop restored >/dev/null || die "cairn stop failed"
+finish 30
+expect_code 0
+ok "f killed in the middle of a restore: the trainer resumes step $resumed all the same"
+
 part=$((rounds - part))
 [ "$part" -gt 0 ] || exit 0
 start_agent() {

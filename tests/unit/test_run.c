@@ -5,6 +5,7 @@
 #include "agent/postmortem.h"
 #include "tests/test.h"
 #include "tests/unit/agent_fixture.h"
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
@@ -616,6 +617,38 @@ static void test_agent_restart(void **state) {
         assert_int_equal(atomic_load(&t.page->committed_step), 2);
 }
 
+/* `cairn run` dies while its new agent takes the run up, and that fails: nothing is left to end. */
+static void test_not_taken_up(void **state) {
+        Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
+        Cairn__Control__Start m = CAIRN__CONTROL__START__INIT;
+        (void) state;
+        fixture_done(&f);
+        (void) close(runner);
+        (void) close(tool);
+        fixture_init(&f);
+        runner = fixture_connect(&f, RUNNER);
+        tool = fixture_connect(&f, TOOL);
+        m.run = DEMO;
+        m.store = (ProtobufCBinaryData){6, (uint8_t *) "/store"};
+        m.world = 1;
+        m.mode = START_FRESH;
+        m.generation = 1;
+        e.body_case = BODY(START);
+        e.start = &m;
+        f.store_holds = true;
+        f.fail_verb = STORE_REOPEN;
+        f.fail_status = CAIRN_ERR_BUSY;
+        (void) fixture_send(&f, runner, &e, NULL, 0);
+        fixture_run_ms(&f, 20);
+        (void) shutdown(runner, SHUT_RDWR);
+        fixture_run_ms(&f, 20);
+        assert_non_null(agent_find_run(&f.agent, "demo"));
+        f.store_holds = false;
+        fixture_run_ms(&f, 200);
+        assert_null(agent_find_run(&f.agent, "demo"));
+        assert_int_equal(fixture_count(&f, STORE_EXIT), 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 int main(void) {
         const struct CMUnitTest tests[] = {
@@ -642,6 +675,7 @@ int main(void) {
                 TEST(test_finish_long_reason),
                 TEST(test_second_runner),
                 TEST(test_agent_restart),
+                TEST(test_not_taken_up),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
