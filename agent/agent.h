@@ -94,7 +94,8 @@ void agent_reap(struct agent *a);
 struct run *agent_find_run(struct agent *a, const char *name);
 /* Welcome what was held for this run. */
 void agent_release_held(struct agent *a, struct run *run);
-/* The runner is gone: tell those that wait for a run which is not there, or could not be taken up. */
+/* The runner is gone: tell those that wait for a run which is not there, or could not be taken up.
+ */
 void agent_refuse_orphans(struct agent *a);
 
 #endif

@@ -181,6 +181,23 @@ pid_of() { # kind: waits for one; sets $pid
                 sleep 0.02
         done
 }
+# What each kind of the runner's processes has held in memory so far, KiB at the most: ${peak[KIND]}. Called again
+# and again while they live; `peak=()` begins anew.
+declare -A peak
+note_peaks() {
+        local kind pid kib
+        for kind in agent saver store trainer; do
+                for pid in $(pids_of "$kind"); do
+                        kib=$(sed -n 's/^VmHWM:[[:space:]]*\([0-9]*\) kB/\1/p' "/proc/$pid/status" 2>/dev/null || true)
+                        [ "${kib:-0}" -le "${peak[$kind]:-0}" ] || peak[$kind]=$kib
+                done
+        done
+}
+# KIND KIB: it was seen, and held no more than that.
+expect_peak() {
+        [ "${peak[$1]:-0}" -gt 0 ] || die "no $1 was seen"
+        [ "${peak[$1]}" -le "$2" ] || die "the $1 held ${peak[$1]} KiB, $2 at the most are due"
+}
 # SIGKILL to `cairn run` and everything below it: the machine is gone.
 kill_all() {
         disown "$runner" # no note about its end
