@@ -530,15 +530,24 @@ static void a_generation_that_ends_meanwhile_is_stale(void **state) {
         }
 }
 
+/* In a child: gloo leaks a little when an address is nobody's. */
+static void meets_on_a_foreign_address(struct group *g, int rank) {
+        struct comm_options o = group_options(g, rank);
+        struct comm *c = NULL;
+
+        o.interface = "192.0.2.1";
+        TIMED(comm_new(&o, &c, error_));
+}
+
 static void what_cannot_be_used_is_refused(void **state) {
         struct cairn_error e = CAIRN_ERROR_INIT;
         struct group g;
         struct comm *c = NULL;
 
         group_init(&g, "gloo", 1);
+        group_run(&g, meets_on_a_foreign_address);
+        assert_error(&g, 0, CAIRN_ERR_UNREACHABLE, "listen on", "192.0.2.1");
         struct comm_options o = group_options(&g, 0);
-        o.interface = "192.0.2.1"; /* of nobody */
-        assert_int_equal(comm_new(&o, &c, &e), CAIRN_ERR_UNREACHABLE);
         o.interface = NULL;
         assert_int_equal(comm_new(&o, &c, &e), CAIRN_ERR_API);
         o = group_options(&g, 0);
