@@ -209,13 +209,14 @@ static bool exchange(struct nccl_communicator *c, size_t source_bytes) {
 static void *run_operation(void *argument) {
         struct nccl_communicator *c = argument;
         size_t bytes = c->now.count * type_bytes(c->now.type);
+        bool fails_after = told_number("after", c->operations);
 
         if (told_number("late", c->operations)) {
                 nap(200);
                 c->state = NCCL_REMOTE_ERROR;
         } else if (exchange(c, c->now.kind == REDUCE_SCATTER ? bytes * (size_t) c->world : bytes)) {
                 c->state = NCCL_OK;
-                if (told_number("after", c->operations)) {
+                if (fails_after) {
                         nap(200);
                         c->state = NCCL_REMOTE_ERROR;
                 }
@@ -376,6 +377,8 @@ static void end(struct nccl_communicator *c) {
                 struct nccl_communicator *self = c;
                 (void) atomic_compare_exchange_strong(&comms[i], &self, NULL);
         }
+        if (c->calls > 0)
+                return; /* a thread hangs in it */
         (void) munmap(c->meeting, sizeof *c->meeting);
         free(c);
 }

@@ -9,6 +9,13 @@
 
 #include <math.h>
 
+/* gloo is not built for the race detector, which cannot see the reference counts by which a buffer's
+ * end waits for the thread that has just completed it. */
+__attribute__((visibility("default"))) const char *__tsan_default_suppressions(void);
+const char *__tsan_default_suppressions(void) {
+        return "race:gloo::transport::tcp::UnboundBuffer\nrace:gloo::transport::UnboundBuffer\n";
+}
+
 static struct comm *meet(struct group *g, int rank) {
         struct comm_options o = group_options(g, rank);
         struct comm *c = NULL;
@@ -102,10 +109,13 @@ static void check_broadcast(struct group *g, int rank, struct comm *c, size_t by
 }
 
 static void all_verbs(struct group *g, int rank) {
-        struct comm *c = meet(g, rank);
+        struct comm_options o = group_options(g, rank);
+        struct comm *c = NULL;
         double d = rank + 1;
         int64_t n = INT64_MAX - rank;
 
+        o.collective_ns = 100 * NSEC_PER_SEC; /* nothing here is about time */
+        RANK_OK(comm_new(&o, &c, error_));
         RANK_CHECK(strstr(comm_describe(c), "gloo 0."));
         for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
                 check_all_reduce(g, rank, c, counts[i]);
