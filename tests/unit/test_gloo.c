@@ -9,8 +9,8 @@
 
 #include <math.h>
 
-/* gloo is not built for the race detector, which cannot see the reference counts by which a buffer's
- * end waits for the thread that has just completed it. */
+/* gloo is not built for the race detector, which cannot see the reference counts by which a
+ * buffer's end waits for the thread that has just completed it. */
 __attribute__((visibility("default"))) const char *__tsan_default_suppressions(void);
 const char *__tsan_default_suppressions(void) {
         return "race:gloo::transport::tcp::UnboundBuffer\nrace:gloo::transport::UnboundBuffer\n";
