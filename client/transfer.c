@@ -192,12 +192,20 @@ int transfer_check(struct transfer *x, const void *staging, uint64_t bytes,
         return 0;
 }
 
-/* The bytes of a STEP tensor's first element; STEP tensors are small and come whole. */
+/* The bytes of a STEP tensor's first element; STEP tensors are small and come whole. Parts stand in
+ * the order of their loads, and an optimizer may have a counter for each of its tensors. */
 static const void *first_bytes(const struct transfer *x, size_t load) {
-        for (size_t i = 0; i < x->part_count; i++)
-                if (x->parts[i].load == load)
-                        return x->staging + ranges_place(&x->wants[i], x->ranges);
-        return NULL;
+        size_t low = 0, high = x->part_count;
+        while (low < high) {
+                size_t middle = low + (high - low) / 2;
+                if (x->parts[middle].load < load)
+                        low = middle + 1;
+                else
+                        high = middle;
+        }
+        if (low == x->part_count || x->parts[low].load != load)
+                return NULL;
+        return x->staging + ranges_place(&x->wants[low], x->ranges);
 }
 
 static bool supplied_step(const struct binding_request *request, const char *name, int64_t *ret) {
