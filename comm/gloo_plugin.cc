@@ -55,7 +55,6 @@ using buffer_ptr = std::unique_ptr<UnboundBuffer>;
 
 constexpr milliseconds turn_period(100);
 constexpr milliseconds no_limit = std::chrono::hours(1000); /* turns end a wait */
-constexpr size_t segment_bytes = 256 * 1024;                /* received, and added up in cache */
 constexpr size_t small_bytes = 32 * 1024;                   /* sent whole to everybody */
 constexpr uint64_t sentinel_slot = UINT64_MAX;
 
@@ -109,6 +108,13 @@ class NoSignals {
         sigset_t before_;
 };
 
+/* What is received and added up at a time: small enough for the cache, large enough that messages do
+ * not count, and 16 MiB from all ranks together. The ranks agree on it, as they do on their number. */
+size_t segment_bytes_of(int world) {
+        size_t bytes = 16 * 1024 * 1024 / (size_t) world / 4096 * 4096;
+        return std::min(std::max(bytes, small_bytes), (size_t) 512 * 1024);
+}
+
 /* An outstanding message to or from a rank. */
 struct Message {
         UnboundBuffer *buffer;
@@ -127,6 +133,7 @@ template <typename T> void add(T *sum, const T *a, const T *b, size_t count) {
 
 struct gloo_context {
         int rank, world;
+        size_t segment_bytes;
         struct gloo_host host;
         struct cairn_error error = {};
         std::string description;
@@ -184,7 +191,8 @@ struct gloo_context {
 /* ---- coming, going, waiting ---- */
 
 gloo_context::gloo_context(const struct gloo_setup &setup)
-        : rank(setup.rank), world(setup.world), host(setup.host) {
+        : rank(setup.rank), world(setup.world), segment_bytes(segment_bytes_of(setup.world)),
+          host(setup.host) {
         NoSignals no_signals;
         gloo::transport::tcp::attr attr;
 
@@ -456,7 +464,7 @@ template <typename T> void gloo_context::reduce_small(uint64_t slot, T *data, si
 template <typename T, typename F>
 void gloo_context::reduce_parts(uint64_t slot, const T *source, const std::vector<size_t> &begin,
                                 T *target, F &&finished) {
-        constexpr size_t step = segment_bytes / sizeof(T);
+        const size_t step = segment_bytes / sizeof(T);
         const T *mine = source + begin[(size_t) rank];
         size_t count = begin[(size_t) rank + 1] - begin[(size_t) rank];
         auto length = [&](size_t at) { return std::min(step, count - at); };
