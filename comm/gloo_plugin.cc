@@ -108,8 +108,9 @@ class NoSignals {
         sigset_t before_;
 };
 
-/* What is received and added up at a time: small enough for the cache, large enough that messages do
- * not count, and 16 MiB from all ranks together. The ranks agree on it, as they do on their number. */
+/* What is received and added up at a time: small enough for the cache, large enough that messages
+ * do not count, and 16 MiB from all ranks together. The ranks agree on it, as they do on their
+ * number. */
 size_t segment_bytes_of(int world) {
         size_t bytes = 16 * 1024 * 1024 / (size_t) world / 4096 * 4096;
         return std::min(std::max(bytes, small_bytes), (size_t) 512 * 1024);
