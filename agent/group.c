@@ -7,6 +7,7 @@
 #include "agent/run_parts.h"
 #include "base/log.h"
 #include "base/states.h"
+#include "format/wire.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -490,6 +491,8 @@ void group_leave(struct group *g) {
                 return;
         drop_links(g);
         set_state(g, GROUP_OUTSIDE, 0);
+        if (rendezvous_view(g->rendezvous)->standing != RENDEZVOUS_MEMBER)
+                return;
         if (rendezvous_leave(g->rendezvous, now_of(g) + GROUP_REQUEST_NS, left, g, &error) < 0)
                 log_error(LOG_LEVEL_WARNING, "leave the rendezvous", &error);
 }
@@ -563,25 +566,16 @@ static void own_address(char *host, size_t bytes) {
         freeifaddrs(all);
 }
 
-static int copy_text(char *target, size_t bytes, const ProtobufCBinaryData *text, const char *what,
-                     struct cairn_error *reterr) {
-        if (text->len >= bytes || (text->len && memchr(text->data, 0, text->len)))
-                return error_set(reterr, CAIRN_ERR_API, "start group", what,
-                                 "longer than %zu bytes, or with a zero in it", bytes - 1);
-        if (text->len)
-                memcpy(target, text->data, text->len);
-        target[text->len] = 0;
-        return 0;
-}
-
 static int open_group(struct group *g, const char *store, const Cairn__Control__Start *m,
                       struct cairn_error *reterr) {
         struct loop *loop = &g->run->agent->loop;
         struct rendezvous_place place;
         char url[sizeof place.url];
-        TRY(copy_text(url, sizeof url, &m->rendezvous, "--rdzv", reterr));
-        TRY(copy_text(g->self.node, sizeof g->self.node, &m->node, "--node", reterr));
-        TRY(copy_text(g->host, sizeof g->host, &m->address, "--address", reterr));
+        TRY(wire_text_copy(url, sizeof url, &m->rendezvous, "start group", "--rdzv", reterr));
+        TRY(wire_text_copy(g->self.node, sizeof g->self.node, &m->node, "start group", "--node",
+                           reterr));
+        TRY(wire_text_copy(g->host, sizeof g->host, &m->address, "start group", "--address",
+                           reterr));
         if (m->nodes_min < 1 || m->nodes_max < m->nodes_min || m->nodes_max > GROUP_NODE_COUNT_MAX)
                 return error_set(reterr, CAIRN_ERR_API, "start group", "--nnodes",
                                  "%u:%u; a group has 1 to %d nodes", m->nodes_min, m->nodes_max,

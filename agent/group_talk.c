@@ -22,7 +22,8 @@ static ProtobufCBinaryData text_of(const char *text) {
         return (ProtobufCBinaryData){strlen(text), (uint8_t *) (uintptr_t) text};
 }
 
-static void copy_text(char *target, size_t bytes, const ProtobufCBinaryData *text) {
+/* As much of it as there is room for. */
+static void copy_shortened(char *target, size_t bytes, const ProtobufCBinaryData *text) {
         size_t count = text->len < bytes ? text->len : bytes - 1;
         if (count)
                 memcpy(target, text->data, count);
@@ -261,7 +262,7 @@ void group_tell_demanded(struct run *run, const struct run_waiter *w, const char
 static void heard_committed(struct run *run, const Cairn__Peer__Committed *m) {
         struct commit_result c = {
                 .step = m->step, .bytes = m->bytes, .flagged = m->flagged, .existed = m->existed};
-        copy_text(c.name, sizeof c.name, &m->checkpoint);
+        copy_shortened(c.name, sizeof c.name, &m->checkpoint);
         attempts_heard_committed(run, m->attempt, &c);
 }
 
@@ -295,7 +296,7 @@ static void heard_finish(struct run *run, struct peer_link *link, const Cairn__P
 
 static void heard_lost(struct run *run, const Cairn__Peer__Lost *m) {
         char reason[500];
-        copy_text(reason, sizeof reason, &m->reason);
+        copy_shortened(reason, sizeof reason, &m->reason);
         group_lost(run->group, reason);
 }
 

@@ -284,13 +284,8 @@ static void become_open(struct peer_link *k) {
         k->callbacks.opened(k->callbacks.context, k);
 }
 
-static bool copy_text(char *target, size_t bytes, const ProtobufCBinaryData *text) {
-        if (text->len >= bytes || (text->len && memchr(text->data, 0, text->len)))
-                return false;
-        if (text->len)
-                memcpy(target, text->data, text->len);
-        target[text->len] = 0;
-        return true;
+static int copy_text(char *target, size_t bytes, const ProtobufCBinaryData *text) {
+        return wire_text_copy(target, bytes, text, "speak to agent", "", NULL);
 }
 
 static void refuse(struct peer_link *k, const struct cairn_error *why) {
@@ -308,8 +303,8 @@ static void refuse(struct peer_link *k, const struct cairn_error *why) {
 static void hello_to_acceptor(struct peer_link *k, const Cairn__Peer__Hello *m) {
         struct cairn_error e = CAIRN_ERROR_INIT;
         char run[RUN_NAME_BYTES_MAX + 1];
-        if (!copy_text(run, sizeof run, &m->run) || !copy_text(k->node, sizeof k->node, &m->node) ||
-            m->nonce.len != NONCE_BYTES) {
+        if (copy_text(run, sizeof run, &m->run) < 0 ||
+            copy_text(k->node, sizeof k->node, &m->node) < 0 || m->nonce.len != NONCE_BYTES) {
                 close_because(k, CAIRN_ERR_CORRUPT, "its Hello is malformed");
                 return;
         }
@@ -334,7 +329,7 @@ static void hello_to_connector(struct peer_link *k, const Cairn__Peer__Hello *m)
         Cairn__Peer__PeerEnvelope e = CAIRN__PEER__PEER_ENVELOPE__INIT;
         Cairn__Peer__Proof answer = CAIRN__PEER__PROOF__INIT;
         uint8_t proof[PROOF_BYTES];
-        if (!copy_text(k->node, sizeof k->node, &m->node) || m->nonce.len != NONCE_BYTES ||
+        if (copy_text(k->node, sizeof k->node, &m->node) < 0 || m->nonce.len != NONCE_BYTES ||
             m->proof.len != PROOF_BYTES) {
                 close_because(k, CAIRN_ERR_CORRUPT, "its Hello is malformed");
                 return;

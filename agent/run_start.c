@@ -5,18 +5,8 @@
 #include "agent/run_parts.h"
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "format/wire.h"
 #include <errno.h>
-
-static int copy_text(char *target, size_t bytes, const ProtobufCBinaryData *text, const char *what,
-                     struct cairn_error *reterr) {
-        if (text->len >= bytes || (text->len && memchr(text->data, 0, text->len)))
-                return error_set(reterr, CAIRN_ERR_API, "start run", what,
-                                 "longer than %zu bytes, or with a zero in it", bytes - 1);
-        if (text->len)
-                memcpy(target, text->data, text->len);
-        target[text->len] = 0;
-        return 0;
-}
 
 static int fill_overrides(struct start_request *q, const Cairn__Control__Start *m,
                           struct cairn_error *reterr) {
@@ -42,9 +32,9 @@ static int fill_overrides(struct start_request *q, const Cairn__Control__Start *
 /* Everything is checked and copied before anything of a living run changes. */
 static int read_start(struct agent *a, const Cairn__Control__Start *m, char *name, char *store,
                       struct store_message *q, struct cairn_error *reterr) {
-        TRY(copy_text(name, RUN_NAME_BYTES_MAX + 1, &m->run, "run", reterr));
+        TRY(wire_text_copy(name, RUN_NAME_BYTES_MAX + 1, &m->run, "start run", "run", reterr));
         TRY(name_check_run(name, reterr));
-        TRY(copy_text(store, STORE_PATH_BYTES, &m->store, "store", reterr));
+        TRY(wire_text_copy(store, STORE_PATH_BYTES, &m->store, "start run", "store", reterr));
         if (!*store)
                 memcpy(store, a->config.store, strlen(a->config.store) + 1);
         if (*store != '/')
@@ -75,8 +65,8 @@ static int read_start(struct agent *a, const Cairn__Control__Start *m, char *nam
         q->start.skip_newest = m->skip_newest;
         q->start.before_step = m->before_step;
         memcpy(q->start.run, name, RUN_NAME_BYTES_MAX + 1);
-        TRY(copy_text(q->start.init_from, sizeof q->start.init_from, &m->init_from, "init-from",
-                      reterr));
+        TRY(wire_text_copy(q->start.init_from, sizeof q->start.init_from, &m->init_from,
+                           "start run", "init-from", reterr));
         return fill_overrides(&q->start, m, reterr);
 }
 

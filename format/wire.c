@@ -255,6 +255,17 @@ static ProtobufCBinaryData text_data(const char *text, size_t capacity) {
         return (ProtobufCBinaryData){.len = strnlen(text, capacity), .data = (uint8_t *) text};
 }
 
+int wire_text_copy(char *target, size_t bytes, const ProtobufCBinaryData *text,
+                   const char *operation, const char *what, struct cairn_error *reterr) {
+        if (text->len >= bytes || (text->len && memchr(text->data, 0, text->len)))
+                return error_set(reterr, CAIRN_ERR_API, operation, what,
+                                 "longer than %zu bytes, or with a zero in it", bytes - 1);
+        if (text->len)
+                memcpy(target, text->data, text->len);
+        target[text->len] = 0;
+        return 0;
+}
+
 void wire_failure_fill(Cairn__Control__Failure *f, const struct cairn_error *e) {
         cairn__control__failure__init(f);
         f->status = e->status;

@@ -43,6 +43,11 @@ int wire_send(int socket, const Cairn__Control__Envelope *e, const int *fds, siz
 int wire_receive(int socket, struct arena *arena, Cairn__Control__Envelope **ret,
                  struct wire_fds *ret_fds, uint64_t deadline_ns, struct cairn_error *reterr);
 
+/* A text of a message as a C string: API where it does not fit, or holds a zero; `what` is the
+ * error's object. */
+int wire_text_copy(char *target, size_t bytes, const ProtobufCBinaryData *text,
+                   const char *operation, const char *what, struct cairn_error *reterr);
+
 /* Failure <-> struct cairn_error; the message's strings point into `e` / are copied and truncated.
  * */
 void wire_failure_fill(Cairn__Control__Failure *f, const struct cairn_error *e);

@@ -526,6 +526,14 @@ static void announce(const struct runner *r, const Cairn__Control__Started *s) {
                 say(r, "resumes step %" PRId64 " from %s", s->checkpoint_step, checkpoint);
 }
 
+static void say_waiting(const struct runner *r) {
+        const struct runner_options *o = r->options;
+        char least[32] = "";
+        if (o->nodes_min < o->nodes_max)
+                (void) snprintf(least, sizeof least, "%u to ", o->nodes_min);
+        say(r, "waits for %s%u nodes at %s", least, o->nodes_max, o->rendezvous);
+}
+
 /* One life of the group: generation, ranks, their end, settlement. *ret_done: there was nothing to
  * run. */
 static int run_once(struct runner *r, bool *ret_done, struct cairn_error *reterr) {
@@ -533,8 +541,7 @@ static int run_once(struct runner *r, bool *ret_done, struct cairn_error *reterr
         r->group_lost = r->agent_lost = false;
         r->ranks.count = 0;
         if (r->options->rendezvous)
-                say(r, "waits for %u to %u nodes at %s", r->options->nodes_min,
-                    r->options->nodes_max, r->options->rendezvous);
+                say_waiting(r);
         int status = start_when_free(r, 0, r->restart > 0, &started, reterr);
         if (status < 0 && r->stop_signal && r->options->rendezvous)
                 return 0; /* asked to end before it began */

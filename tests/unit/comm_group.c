@@ -185,3 +185,26 @@ void group_await(struct group *g, int rank, int mark) {
 double group_seconds(const struct group *g, int rank) {
         return (double) (g->ranks[rank].end_ns - g->ranks[rank].begin_ns) / (double) NSEC_PER_SEC;
 }
+
+void group_assert_in_time(const struct group *g, int rank, double limit) {
+        double seconds = group_seconds(g, rank);
+        if (seconds > limit + (double) COMM_MARGIN_NS / (double) NSEC_PER_SEC + 2)
+                fail_msg("rank %d came back after %.1f s, its limit was %.1f s", rank, seconds,
+                         limit);
+}
+
+void group_assert_error(const struct group *g, int rank, int status, const char *operation,
+                        const char *part) {
+        const struct group_rank *r = &g->ranks[rank];
+        char text[1024];
+
+        if (r->status != status || !strstr(r->error.operation, operation) ||
+            !strstr(r->error.message, part))
+                fail_msg("rank %d: %s, %s", rank, status_name(r->status),
+                         error_format(&r->error, text, sizeof text));
+}
+
+void group_hang(void) {
+        for (;;)
+                (void) pause();
+}

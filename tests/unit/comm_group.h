@@ -49,6 +49,13 @@ void group_run(struct group *g, void (*body)(struct group *g, int rank)); /* all
 void group_await(struct group *g, int rank, int mark);
 double group_seconds(const struct group *g, int rank); /* from begin_ns to end_ns */
 
+/* A limit is a promise of comm.h; two more seconds for a machine that is busy. */
+void group_assert_in_time(const struct group *g, int rank, double limit);
+/* What RANK_TIMED left there: the status, and parts of the error's operation and message. */
+void group_assert_error(const struct group *g, int rank, int status, const char *operation,
+                        const char *part);
+void group_hang(void) __attribute__((noreturn)); /* in a body: until it is killed */
+
 /* In bodies: ends the process with 1 and says what is wrong. */
 #define RANK_CHECK(condition)                                                                  \
         do {                                                                                   \
@@ -66,6 +73,15 @@ double group_seconds(const struct group *g, int rank); /* from begin_ns to end_n
                                        error_format(error_, text_, sizeof text_));               \
                         _exit(1);                                                                \
                 }                                                                                \
+        } while (0)
+
+/* The body's call, timed; what it gave is left in the rank's place. */
+#define RANK_TIMED(call)                                            \
+        do {                                                        \
+                struct cairn_error *error_ = &g->ranks[rank].error; \
+                g->ranks[rank].begin_ns = clock_now(&clock_system); \
+                g->ranks[rank].status = (call);                     \
+                g->ranks[rank].end_ns = clock_now(&clock_system);   \
         } while (0)
 
 #endif

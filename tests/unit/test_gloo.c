@@ -144,45 +144,12 @@ static void sums_are_in_the_order_of_the_ranks(void **state) {
 
 enum { MET, GO, DONE };
 
-/* A limit is a promise of comm.h; two more seconds for a machine that is busy. */
-static void assert_in_time(const struct group *g, int rank, double limit) {
-        double seconds = group_seconds(g, rank);
-        if (seconds > limit + (double) COMM_MARGIN_NS / (double) NSEC_PER_SEC + 2)
-                fail_msg("rank %d came back after %.1f s, its limit was %.1f s", rank, seconds,
-                         limit);
-}
-
-static void assert_error(const struct group *g, int rank, int status, const char *operation,
-                         const char *part) {
-        const struct group_rank *r = &g->ranks[rank];
-        char text[1024];
-
-        if (r->status != status || !strstr(r->error.operation, operation) ||
-            !strstr(r->error.message, part))
-                fail_msg("rank %d: %s, %s", rank, status_name(r->status),
-                         error_format(&r->error, text, sizeof text));
-}
-
-/* The body's call, timed; what it gave is left in the rank's place. */
-#define TIMED(call)                                                 \
-        do {                                                        \
-                struct cairn_error *error_ = &g->ranks[rank].error; \
-                g->ranks[rank].begin_ns = clock_now(&clock_system); \
-                g->ranks[rank].status = (call);                     \
-                g->ranks[rank].end_ns = clock_now(&clock_system);   \
-        } while (0)
-
-static void hang(void) {
-        for (;;)
-                (void) pause();
-}
-
 static void try_to_meet(struct group *g, int rank) {
         struct comm_options o = group_options(g, rank);
         struct comm *c = NULL;
 
         o.bootstrap_ns = NSEC_PER_SEC;
-        TIMED(comm_new(&o, &c, error_));
+        RANK_TIMED(comm_new(&o, &c, error_));
 }
 
 static void a_missing_rank_is_named(void **state) {
@@ -196,8 +163,9 @@ static void a_missing_rank_is_named(void **state) {
                 /* or the other one was first, and said why */
                 int status =
                         g.ranks[rank].status == CAIRN_ERR_PEER ? CAIRN_ERR_PEER : CAIRN_ERR_TIMEOUT;
-                assert_error(&g, rank, status, "init 1", "missing: rank 1 (never seen); waited");
-                assert_in_time(&g, rank, 1);
+                group_assert_error(&g, rank, status, "init 1",
+                                   "missing: rank 1 (never seen); waited");
+                group_assert_in_time(&g, rank, 1);
         }
         group_done(&g);
 }
@@ -213,7 +181,7 @@ static int stop_in_wait(void *context, struct cairn_error *reterr) {
 static int hang_in_wait(void *context, struct cairn_error *reterr) {
         struct group_rank *r = context;
         r->marks[MET] = 1;
-        hang();
+        group_hang();
         return 0;
 }
 
@@ -244,8 +212,8 @@ static void a_stopped_or_silent_rank_at_init_is_named(void **state) {
                 group_await(&g, 1, MET);
                 group_start(&g, 0, try_to_meet);
                 assert_int_equal(group_wait(&g, 0, 20), 0);
-                assert_error(&g, 0, CAIRN_ERR_TIMEOUT, "", "rank 1");
-                assert_in_time(&g, 0, 1);
+                group_assert_error(&g, 0, CAIRN_ERR_TIMEOUT, "", "rank 1");
+                group_assert_in_time(&g, 0, 1);
                 group_done(&g);
         }
 }
@@ -269,7 +237,7 @@ static void waits_checking(struct group *g, int rank) {
         (void) signal(SIGTERM, on_term);
         o.check = check_terminated;
         o.check_context = &g->ranks[rank];
-        TIMED(comm_new(&o, &c, error_));
+        RANK_TIMED(comm_new(&o, &c, error_));
 }
 
 static void sigterm_ends_a_wait_at_once(void **state) {
@@ -299,7 +267,7 @@ static void sigterm_ends_a_wait_at_once(void **state) {
 static void meets_and_is_silent(struct group *g, int rank) {
         (void) meet(g, rank);
         g->ranks[rank].marks[MET] = 1;
-        hang();
+        group_hang();
 }
 
 static void waits_for_all(struct group *g, int rank) {
@@ -307,7 +275,7 @@ static void waits_for_all(struct group *g, int rank) {
         struct comm *c = meet(g, rank);
         float one = 1;
 
-        TIMED(comm_all_reduce(c, &one, 1, CAIRN_F32, error_));
+        RANK_TIMED(comm_all_reduce(c, &one, 1, CAIRN_F32, error_));
         /* doomed: the same at once */
         uint64_t begin_ns = clock_now(&clock_system);
         RANK_CHECK(comm_barrier(c, &again) == g->ranks[rank].status);
@@ -323,8 +291,8 @@ static void a_silent_rank_is_named(void **state) {
         group_start(&g, 0, waits_for_all);
         group_start(&g, 1, meets_and_is_silent);
         assert_int_equal(group_wait(&g, 0, 30), 0);
-        assert_error(&g, 0, CAIRN_ERR_TIMEOUT, "all_reduce 3", "rank 1");
-        assert_in_time(&g, 0, 2);
+        group_assert_error(&g, 0, CAIRN_ERR_TIMEOUT, "all_reduce 3", "rank 1");
+        group_assert_in_time(&g, 0, 2);
         group_done(&g);
 }
 
@@ -334,7 +302,7 @@ static void waits_with_silent_store(struct group *g, int rank) {
         float one = 1;
 
         g->store.silent = &silent;
-        TIMED(comm_all_reduce(c, &one, 1, CAIRN_F32, error_));
+        RANK_TIMED(comm_all_reduce(c, &one, 1, CAIRN_F32, error_));
         (void) comm_free(c);
 }
 
@@ -344,9 +312,9 @@ static void a_silent_store_delays_nothing(void **state) {
         group_start(&g, 0, waits_with_silent_store);
         group_start(&g, 1, meets_and_is_silent);
         assert_int_equal(group_wait(&g, 0, 30), 0);
-        assert_error(&g, 0, CAIRN_ERR_TIMEOUT, "all_reduce 3", "rank 1");
-        assert_error(&g, 0, CAIRN_ERR_TIMEOUT, "all_reduce 3", "the store does not answer");
-        assert_in_time(&g, 0, 2);
+        group_assert_error(&g, 0, CAIRN_ERR_TIMEOUT, "all_reduce 3", "rank 1");
+        group_assert_error(&g, 0, CAIRN_ERR_TIMEOUT, "all_reduce 3", "the store does not answer");
+        group_assert_in_time(&g, 0, 2);
         group_done(&g);
 }
 
@@ -359,7 +327,7 @@ static void reduces_for_ever(struct group *g, int rank) {
         RANK_CHECK(data);
         g->ranks[rank].marks[MET] = 1;
         do
-                TIMED(comm_all_reduce(c, data, count, CAIRN_F32, error_));
+                RANK_TIMED(comm_all_reduce(c, data, count, CAIRN_F32, error_));
         while (g->ranks[rank].status == 0);
         (void) comm_free(c);
         free(data);
@@ -378,15 +346,15 @@ static void assert_survivors(struct group *g, int signal, int status) {
         for (int rank = 0; rank < 3; rank += 2) {
                 if (g->ranks[rank].status == CAIRN_ERR_PEER) /* or the other survivor was first */
                         status = CAIRN_ERR_PEER;
-                assert_error(g, rank, status, "all_reduce", "rank 1");
+                group_assert_error(g, rank, status, "all_reduce", "rank 1");
         }
 }
 
 static void a_stopped_rank_is_named(void **state) {
         struct group g;
         assert_survivors(&g, SIGSTOP, CAIRN_ERR_TIMEOUT);
-        assert_in_time(&g, 0, 2);
-        assert_in_time(&g, 2, 2);
+        group_assert_in_time(&g, 0, 2);
+        group_assert_in_time(&g, 2, 2);
         group_done(&g);
 }
 
@@ -406,7 +374,7 @@ static void gives_up_early(struct group *g, int rank) {
 
         o.collective_ns = (rank == 0 ? 1 : 60) * NSEC_PER_SEC;
         RANK_OK(comm_new(&o, &c, error_));
-        TIMED(comm_barrier(c, error_));
+        RANK_TIMED(comm_barrier(c, error_));
         (void) comm_free(c);
 }
 
@@ -417,9 +385,9 @@ static void the_others_learn_why_a_rank_gave_up(void **state) {
         group_start(&g, 1, gives_up_early);
         group_start(&g, 2, meets_and_is_silent);
         assert_int_equal(group_wait(&g, 1, 30), 0);
-        assert_error(&g, 1, CAIRN_ERR_PEER, "barrier 3",
-                     "rank 0 closed the connection; it gave up");
-        assert_error(&g, 1, CAIRN_ERR_PEER, "barrier 3", "missing: rank 2");
+        group_assert_error(&g, 1, CAIRN_ERR_PEER, "barrier 3",
+                           "rank 0 closed the connection; it gave up");
+        group_assert_error(&g, 1, CAIRN_ERR_PEER, "barrier 3", "missing: rank 2");
         group_done(&g);
 }
 
@@ -431,9 +399,9 @@ static void differs(struct group *g, int rank) {
         o.collective_ns = 60 * NSEC_PER_SEC;
         RANK_OK(comm_new(&o, &c, error_));
         if (rank == 0)
-                TIMED(comm_barrier(c, error_));
+                RANK_TIMED(comm_barrier(c, error_));
         else
-                TIMED(comm_broadcast(c, data, sizeof data, 0, error_));
+                RANK_TIMED(comm_broadcast(c, data, sizeof data, 0, error_));
         (void) comm_free(c);
 }
 
@@ -450,8 +418,8 @@ static void ranks_in_different_operations_are_told(void **state) {
                             g.ranks[rank].status == CAIRN_ERR_PEER);
         assert_true(g.ranks[0].status == CAIRN_ERR_MISMATCH ||
                     g.ranks[1].status == CAIRN_ERR_MISMATCH);
-        assert_error(&g, 0, g.ranks[0].status, "barrier 3", " bytes, this one in ");
-        assert_error(&g, 1, g.ranks[1].status, "broadcast 3", " bytes, this one in ");
+        group_assert_error(&g, 0, g.ranks[0].status, "barrier 3", " bytes, this one in ");
+        group_assert_error(&g, 1, g.ranks[1].status, "broadcast 3", " bytes, this one in ");
         group_done(&g);
 }
 
@@ -468,14 +436,14 @@ static void works_long(struct group *g, int rank) {
                 comm_keepalive(c);
                 clock_system.sleep_ns(NULL, 100 * NSEC_PER_MSEC);
         }
-        TIMED(comm_barrier(c, error_));
+        RANK_TIMED(comm_barrier(c, error_));
         RANK_CHECK(g->ranks[rank].status == 0);
         if (rank == 1) {
                 comm_keepalive(c);
                 g->ranks[rank].marks[MET] = 1;
-                hang();
+                group_hang();
         }
-        TIMED(comm_barrier(c, error_));
+        RANK_TIMED(comm_barrier(c, error_));
         (void) comm_free(c);
 }
 
@@ -485,9 +453,10 @@ static void work_is_waited_for_as_long_as_it_says_so(void **state) {
         group_start(&g, 0, works_long);
         group_start(&g, 1, works_long);
         assert_int_equal(group_wait(&g, 0, 60), 0);
-        assert_error(&g, 0, CAIRN_ERR_TIMEOUT, "barrier 4", "rank 1 (at work after 3, silent for ");
+        group_assert_error(&g, 0, CAIRN_ERR_TIMEOUT, "barrier 4",
+                           "rank 1 (at work after 3, silent for ");
         assert_true(group_seconds(&g, 0) > 3);
-        assert_in_time(&g, 0, 4);
+        group_assert_in_time(&g, 0, 4);
         group_done(&g);
 }
 
@@ -499,7 +468,8 @@ static void another_generation_is_stale(void **state) {
         dir_store_set_generation(&g.store, 8);
         group_run(&g, try_to_meet);
         for (int rank = 0; rank < 2; rank++)
-                assert_error(&g, rank, CAIRN_ERR_STALE, "init 1", "the newest generation is 8");
+                group_assert_error(&g, rank, CAIRN_ERR_STALE, "init 1",
+                                   "the newest generation is 8");
         group_done(&g);
 }
 
@@ -518,7 +488,7 @@ static void meets_while_the_generation_ends(struct group *g, int rank) {
         struct comm *c = NULL;
 
         o.store.generation = generation_that_ends;
-        TIMED(comm_new(&o, &c, error_));
+        RANK_TIMED(comm_new(&o, &c, error_));
 }
 
 static void a_generation_that_ends_meanwhile_is_stale(void **state) {
@@ -532,7 +502,8 @@ static void a_generation_that_ends_meanwhile_is_stale(void **state) {
                         /* the faster one may be gone before the other has asked */
                         int status = g.ranks[rank].status == CAIRN_ERR_PEER ? CAIRN_ERR_PEER
                                                                             : CAIRN_ERR_STALE;
-                        assert_error(&g, rank, status, operations[good], "newest generation is 8");
+                        group_assert_error(&g, rank, status, operations[good],
+                                           "newest generation is 8");
                 }
                 for (int rank = 0; rank < 2 && good == 3; rank++)
                         assert_int_equal(g.ranks[rank].status, 0);
@@ -546,7 +517,7 @@ static void meets_on_a_foreign_address(struct group *g, int rank) {
         struct comm *c = NULL;
 
         o.interface = "192.0.2.1";
-        TIMED(comm_new(&o, &c, error_));
+        RANK_TIMED(comm_new(&o, &c, error_));
 }
 
 static void what_cannot_be_used_is_refused(void **state) {
@@ -556,7 +527,7 @@ static void what_cannot_be_used_is_refused(void **state) {
 
         group_init(&g, "gloo", 1);
         group_run(&g, meets_on_a_foreign_address);
-        assert_error(&g, 0, CAIRN_ERR_UNREACHABLE, "listen on", "192.0.2.1");
+        group_assert_error(&g, 0, CAIRN_ERR_UNREACHABLE, "listen on", "192.0.2.1");
         struct comm_options o = group_options(&g, 0);
         o.interface = NULL;
         assert_int_equal(comm_new(&o, &c, &e), CAIRN_ERR_API);

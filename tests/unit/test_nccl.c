@@ -98,44 +98,12 @@ static void in_progress_is_waited_for(void **state) {
 
 /* ---- at init ---- */
 
-static void assert_in_time(const struct group *g, int rank, double limit) {
-        double seconds = group_seconds(g, rank);
-        if (seconds > limit + (double) COMM_MARGIN_NS / (double) NSEC_PER_SEC + 2)
-                fail_msg("rank %d came back after %.1f s, its limit was %.1f s", rank, seconds,
-                         limit);
-}
-
-static void assert_error(const struct group *g, int rank, int status, const char *operation,
-                         const char *part) {
-        const struct group_rank *r = &g->ranks[rank];
-        char text[1024];
-
-        if (r->status != status || !strstr(r->error.operation, operation) ||
-            !strstr(r->error.message, part))
-                fail_msg("rank %d: %s, %s", rank, status_name(r->status),
-                         error_format(&r->error, text, sizeof text));
-}
-
-/* The body's call, timed; what it gave is left in the rank's place. */
-#define TIMED(call)                                                 \
-        do {                                                        \
-                struct cairn_error *error_ = &g->ranks[rank].error; \
-                g->ranks[rank].begin_ns = clock_now(&clock_system); \
-                g->ranks[rank].status = (call);                     \
-                g->ranks[rank].end_ns = clock_now(&clock_system);   \
-        } while (0)
-
-static void hang(void) {
-        for (;;)
-                (void) pause();
-}
-
 static void try_to_meet(struct group *g, int rank) {
         struct comm_options o = options(g, rank);
         struct comm *c = NULL;
 
         o.bootstrap_ns = o.abort_ns = NSEC_PER_SEC;
-        TIMED(comm_new(&o, &c, error_));
+        RANK_TIMED(comm_new(&o, &c, error_));
         /* as a main does */
         _exit(g->ranks[rank].status == CAIRN_ERR_FATAL ? COMM_EXIT_HUNG : 0);
 }
@@ -148,8 +116,8 @@ static void a_missing_rank_is_named(void **state) {
                 group_start(&g, there, try_to_meet);
                 assert_int_equal(group_wait(&g, there, 20), 0);
                 (void) snprintf(text, sizeof text, "missing: rank %d (never seen)", 1 - there);
-                assert_error(&g, there, CAIRN_ERR_TIMEOUT, "init 1", text);
-                assert_in_time(&g, there, 1);
+                group_assert_error(&g, there, CAIRN_ERR_TIMEOUT, "init 1", text);
+                group_assert_in_time(&g, there, 1);
                 group_done(&g);
         }
 }
@@ -157,7 +125,7 @@ static void a_missing_rank_is_named(void **state) {
 static int hang_in_wait(void *context, struct cairn_error *reterr) {
         struct group_rank *r = context;
         r->marks[MET] = 1;
-        hang();
+        group_hang();
         return 0;
 }
 
@@ -195,8 +163,8 @@ static void a_silent_or_stopped_rank_at_init_is_named(void **state) {
                 group_await(&g, 1, MET);
                 group_start(&g, 0, try_to_meet);
                 assert_int_equal(group_wait(&g, 0, 20), 0);
-                assert_error(&g, 0, CAIRN_ERR_TIMEOUT, "init 1", "rank 1");
-                assert_in_time(&g, 0, 1);
+                group_assert_error(&g, 0, CAIRN_ERR_TIMEOUT, "init 1", "rank 1");
+                group_assert_in_time(&g, 0, 1);
                 group_done(&g);
         }
 }
@@ -224,8 +192,9 @@ static void an_init_that_hangs_ends_the_process(void **state) {
         group_start(&g, 1, hung_init);
         int status = group_wait(&g, 0, 20);
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == COMM_EXIT_HUNG);
-        assert_error(&g, 0, CAIRN_ERR_FATAL, "init 1", "ncclCommInitRankConfig does not return");
-        assert_in_time(&g, 0, 2);
+        group_assert_error(&g, 0, CAIRN_ERR_FATAL, "init 1",
+                           "ncclCommInitRankConfig does not return");
+        group_assert_in_time(&g, 0, 2);
         assert_int_equal(group_wait(&g, 1, 20), 0);
         assert_true(g.ranks[1].status < 0);
         group_done(&g);
@@ -240,9 +209,10 @@ static void an_init_that_fails_says_why(void **state) {
                 group_start(&g, 1, bodies[i]);
                 assert_int_equal(group_wait(&g, 0, 20), 0);
                 assert_int_equal(group_wait(&g, 1, 20), 0);
-                assert_error(&g, 0, CAIRN_ERR_PEER, "init 1",
-                             "ncclCommInitRankConfig: unhandled system error: as the script says");
-                assert_error(&g, 1, g.ranks[1].status, "init 1", "unhandled system error");
+                group_assert_error(
+                        &g, 0, CAIRN_ERR_PEER, "init 1",
+                        "ncclCommInitRankConfig: unhandled system error: as the script says");
+                group_assert_error(&g, 1, g.ranks[1].status, "init 1", "unhandled system error");
                 group_done(&g);
         }
 }
@@ -270,14 +240,14 @@ static void waits_checking(struct group *g, int rank) {
         c->options.check = check_terminated;
         c->options.check_context = &g->ranks[rank];
         c->options.collective_ns = 60 * NSEC_PER_SEC;
-        TIMED(comm_barrier(c, error_));
+        RANK_TIMED(comm_barrier(c, error_));
         RANK_OK(comm_abort(&c, 1, error_));
         (void) comm_free(c);
 }
 
 static void meets_and_is_silent(struct group *g, int rank) {
         (void) meet(g, rank);
-        hang();
+        group_hang();
 }
 
 static void sigterm_ends_a_wait_at_once(void **state) {
@@ -301,7 +271,7 @@ static void reduces_for_ever(struct group *g, int rank) {
 
         g->ranks[rank].marks[MET] = 1;
         do
-                TIMED(comm_all_reduce(c, data, 64, CAIRN_F32, error_));
+                RANK_TIMED(comm_all_reduce(c, data, 64, CAIRN_F32, error_));
         while (g->ranks[rank].status == 0);
         RANK_OK(comm_abort(&c, 1, error_));
         (void) comm_free(c);
@@ -329,8 +299,9 @@ static void check_survivors(int signal) {
                 /* or the other one was first, and said it */
                 assert_true(g.ranks[rank].status == CAIRN_ERR_TIMEOUT ||
                             g.ranks[rank].status == CAIRN_ERR_PEER);
-                assert_error(&g, rank, g.ranks[rank].status, "all_reduce", "missing: rank 1 (");
-                assert_in_time(&g, rank, 2);
+                group_assert_error(&g, rank, g.ranks[rank].status, "all_reduce",
+                                   "missing: rank 1 (");
+                group_assert_in_time(&g, rank, 2);
         }
         group_done(&g);
 }
@@ -347,8 +318,8 @@ static void late_error(struct group *g, int rank) {
         /* the second operation, after the test */
         script("late=2");
         if (rank == 1)
-                hang();
-        TIMED(comm_all_reduce(c, &one, 1, CAIRN_F32, error_));
+                group_hang();
+        RANK_TIMED(comm_all_reduce(c, &one, 1, CAIRN_F32, error_));
         RANK_OK(comm_abort(&c, 1, error_));
         (void) comm_free(c);
 }
@@ -360,7 +331,7 @@ static void a_late_error_names_who_is_missing(void **state) {
                 group_start(&g, rank, late_error);
         for (int rank = 0; rank < 3; rank += 2) {
                 assert_int_equal(group_wait(&g, rank, 30), 0);
-                assert_error(
+                group_assert_error(
                         &g, rank, CAIRN_ERR_PEER, "all_reduce 3",
                         "ncclAllReduce: remote process exited or there was a network error: as "
                         "the script says; missing: rank 1 (");
@@ -380,7 +351,7 @@ static void busy_device(struct group *g, int rank, const char *what) {
         ops.event_query = event_query_busy;
         device->ops = &ops;
         script(what);
-        TIMED(comm_all_reduce(c, &one, 1, CAIRN_F32, error_));
+        RANK_TIMED(comm_all_reduce(c, &one, 1, CAIRN_F32, error_));
         RANK_OK(comm_abort(&c, 1, error_));
 }
 
@@ -399,13 +370,14 @@ static void the_device_is_not_waited_for_without_end(void **state) {
         for (int rank = 0; rank < 2; rank++) {
                 assert_true(g.ranks[rank].status == CAIRN_ERR_TIMEOUT ||
                             g.ranks[rank].status == CAIRN_ERR_PEER);
-                assert_in_time(&g, rank, 2);
+                group_assert_in_time(&g, rank, 2);
         }
         group_done(&g);
         group_init(&g, "nccl", 2);
         group_run(&g, late_error_on_the_device);
         for (int rank = 0; rank < 2; rank++)
-                assert_error(&g, rank, CAIRN_ERR_PEER, "all_reduce 3", "remote process exited");
+                group_assert_error(&g, rank, CAIRN_ERR_PEER, "all_reduce 3",
+                                   "remote process exited");
         group_done(&g);
 }
 
@@ -417,10 +389,10 @@ static void hung_abort(struct group *g, int rank) {
         float one = 1;
 
         if (rank == 1)
-                hang();
+                group_hang();
         script("abort=hang");
         RANK_CHECK(comm_all_reduce(c, &one, 1, CAIRN_F32, &again) == CAIRN_ERR_TIMEOUT);
-        TIMED(comm_abort(&c, 1, error_));
+        RANK_TIMED(comm_abort(&c, 1, error_));
         RANK_CHECK(comm_abort(&c, 1, &again) == CAIRN_ERR_FATAL); /* at once */
         RANK_CHECK(clock_now(&clock_system) - g->ranks[rank].end_ns < NSEC_PER_SEC);
         (void) comm_free(c);
@@ -435,8 +407,8 @@ static void an_abort_that_hangs_ends_the_process(void **state) {
         group_start(&g, 1, hung_abort);
         int status = group_wait(&g, 0, 30);
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == COMM_EXIT_HUNG);
-        assert_error(&g, 0, CAIRN_ERR_FATAL, "all_reduce 3", "ncclCommAbort does not return");
-        assert_in_time(&g, 0, 2);
+        group_assert_error(&g, 0, CAIRN_ERR_FATAL, "all_reduce 3", "ncclCommAbort does not return");
+        group_assert_in_time(&g, 0, 2);
         group_done(&g);
 }
 
@@ -445,11 +417,11 @@ static void hung_call(struct group *g, int rank) {
         float one = 1;
 
         if (rank == 1)
-                hang();
+                group_hang();
         script("call=2");
         RANK_CHECK(comm_all_reduce(c, &one, 1, CAIRN_F32, &g->ranks[rank].error) ==
                    CAIRN_ERR_TIMEOUT);
-        TIMED(comm_abort(&c, 1, error_));
+        RANK_TIMED(comm_abort(&c, 1, error_));
         if (g->ranks[rank].status == CAIRN_ERR_FATAL)
                 _exit(COMM_EXIT_HUNG);
 }
@@ -461,8 +433,8 @@ static void a_call_that_hangs_ends_the_process(void **state) {
         group_start(&g, 1, hung_call);
         int status = group_wait(&g, 0, 30);
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == COMM_EXIT_HUNG);
-        assert_error(&g, 0, CAIRN_ERR_FATAL, "all_reduce 3", "ncclAllReduce does not return");
-        assert_in_time(&g, 0, 2);
+        group_assert_error(&g, 0, CAIRN_ERR_FATAL, "all_reduce 3", "ncclAllReduce does not return");
+        group_assert_in_time(&g, 0, 2);
         group_done(&g);
 }
 
@@ -482,12 +454,12 @@ static void two_communicators(struct group *g, int rank) {
         c[0] = meet_as(g, rank, "first");
         c[1] = meet_as(g, rank, "second");
         if (rank == 1)
-                hang();
+                group_hang();
         script("abort=grouped");
         for (int i = 0; i < 2; i++)
                 RANK_CHECK(comm_all_reduce(c[i], &one, 1, CAIRN_F32, &g->ranks[rank].error) ==
                            CAIRN_ERR_TIMEOUT);
-        TIMED(comm_abort(c, 2, error_));
+        RANK_TIMED(comm_abort(c, 2, error_));
         (void) comm_free(c[0]);
         (void) comm_free(c[1]);
 }
