@@ -346,8 +346,11 @@ static void reap(void *context) {
         }
         for (size_t i = 0; i < AGENT_RUN_COUNT_MAX; i++) {
                 struct run *run = a->runs[i];
-                if (run && run->state == RUN_ENDED && !run->store_calls && !session_of_run(a, run))
+                if (run && run->state == RUN_ENDED && !run->store_calls &&
+                    !session_of_run(a, run)) {
+                        a->had_run = a->had_run || run->end.wanted; /* also before it was LIVE */
                         run_free(run);
+                }
                 any_run = any_run || a->runs[i];
         }
         uint64_t now_ns = loop_now(&a->loop);

@@ -234,6 +234,8 @@ void run_end_check(struct run *run) {
         if (run->end.wanted && run->state == RUN_STARTING && group_cancel(run->group)) {
                 (void) error_set(&error, CAIRN_ERR_PEER, "start run", run->name,
                                  "its 'cairn run' ended");
+                if (run->end.reply.connection)
+                        server_done_reply(&run->end.reply);
                 run_start_failed(run, &error);
         }
         if (!run->end.wanted || run->end.sent || run->state == RUN_STARTING)

@@ -89,3 +89,12 @@ for name in c d; do
         finish 30
 done
 ok "cairn stop on one node stops the run on all"
+
+# One that waits for others ends at once when it is told to.
+node e
+sleep 1
+runner=${node_pid[e]}
+kill -TERM "$runner"
+finish 10
+expect_code 75
+ok "a node that waits for others ends when it is asked to"
