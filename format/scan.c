@@ -332,6 +332,10 @@ static int64_t lineage_limit(const struct run_scan *scan, uint64_t generation) {
         return g && g->generation == generation && g->started ? limit : -1;
 }
 
+bool scan_on_lineage(const struct run_scan *scan, uint64_t generation, int64_t step) {
+        return step <= lineage_limit(scan, generation);
+}
+
 /* ---- checkpoints ---- */
 
 static int judge_committed(struct scanning *s, struct scan_checkpoint *c, struct arena *arena) {
@@ -557,6 +561,7 @@ void run_scan_done(struct run_scan *scan) {
                 return;
         free(scan->generations);
         free(scan->checkpoints);
+        free(scan->nodes);
         *scan = (struct run_scan){0};
 }
 

@@ -11,6 +11,8 @@
 #include "format/file.h"
 #include "format/names.h"
 
+#define SCAN_NODE_BYTES 64
+
 enum checkpoint_validity {
         CHECKPOINT_UNCHECKED = 0,
         CHECKPOINT_VALID = 1,
@@ -32,6 +34,7 @@ struct scan_checkpoint {
         enum checkpoint_validity validity;
         uint64_t bytes; /* data, from COMMIT */
         uint64_t time_ns;
+        uint32_t record_crc32c; /* of COMMIT */
         struct cairn_error error;
 };
 struct scan_generation {
@@ -42,6 +45,13 @@ struct scan_generation {
         char parent[NAME_BYTES];
         uint32_t world;           /* 0: the claim cannot be read */
         struct cairn_error error; /* status 0, or why claim or start cannot be used */
+        /* In the folder of one node of several: that node's ranks in this generation. */
+        uint32_t node_first, node_ranks;
+};
+/* A node of a generation in node-local stores, with its ranks. */
+struct scan_node {
+        char node[SCAN_NODE_BYTES];
+        uint32_t first_rank, ranks;
 };
 struct run_scan {
         struct scan_generation *generations; /* ascending */
@@ -52,6 +62,12 @@ struct run_scan {
         bool finished; /* by the newest started generation: one that started later goes on */
         char finished_reason[128];
         int64_t finished_step;
+        /* marks/NODE: this folder holds the ranks of that node alone, each other node has its own.
+         * Attempts that are ROLLABLE and checkpoints that are VALID are so as far as this node's
+         * part goes. "": it holds all. */
+        char node[SCAN_NODE_BYTES];
+        struct scan_node *nodes; /* of the newest generation that names them, by first_rank */
+        size_t node_count;
 };
 
 /* Open a store directory (read-only) and check its marker. NOTFOUND: no such directory; MISMATCH:
@@ -70,6 +86,8 @@ int run_open(const struct io_ops *io, int store_dirfd, const char *run, int *ret
 int run_scan(const struct io_ops *io, int run_dirfd, const char *run, bool check_digests,
              struct run_scan *ret, struct cairn_error *reterr);
 void run_scan_done(struct run_scan *scan);
+/* Is this state on the lineage of the newest started generation? Looks at the generations alone. */
+bool scan_on_lineage(const struct run_scan *scan, uint64_t generation, int64_t step);
 /* After a scan without digests: those of the newest candidate (scan_newest), and of the next one
  * where it is damaged, until it is what a resume takes. */
 int run_scan_check_newest(const struct io_ops *io, int run_dirfd, const char *run,
