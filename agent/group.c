@@ -64,10 +64,6 @@ bool group_has(const struct run *run, uint32_t rank) {
                (g->state == GROUP_LEADING || g->state == GROUP_FOLLOWING);
 }
 
-const char *group_master(const struct group *g) {
-        return g->master;
-}
-
 static void drop_links(struct group *g) {
         peer_free(g->leader);
         g->leader = NULL;
@@ -137,6 +133,7 @@ static void take_ranks(struct group *g) {
         g->run->world = g->world;
         g->run->first_rank = self ? self->member.first_rank : 0;
         g->run->local_count = self ? self->member.ranks : 0;
+        g->node_rank = self ? (uint32_t) (self - g->nodes) : 0;
 }
 
 static void lead(struct group *g, const struct rendezvous_member *const *ready, uint32_t count) {
@@ -186,6 +183,7 @@ void group_claimed(struct group *g, const struct start_reply *decided) {
         }
         struct rendezvous_generation n = {.number = decided->generation,
                                           .world = g->world,
+                                          .master_port = g->run->master_port,
                                           .members = members,
                                           .member_count = g->node_count};
         (void) snprintf(n.parent, sizeof n.parent, "%.63s",
@@ -238,6 +236,7 @@ static void follow(struct group *g, const struct rendezvous_generation *n) {
         take_nodes(g, members, count);
         take_ranks(g);
         g->generation = n->number;
+        g->run->master_port = n->master_port;
         memcpy(g->secret, n->secret, sizeof g->secret);
         set_state(g, GROUP_CONNECTING, now_of(g) + GROUP_CONNECT_NS);
         identity_of(g, &me);

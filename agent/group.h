@@ -64,13 +64,13 @@ struct group {
         struct loop_timer timer;
         struct rendezvous_member self;
         char host[64];                         /* where the others reach this agent */
-        char master[RENDEZVOUS_ADDRESS_BYTES]; /* where the leader is */
+        char master[RENDEZVOUS_ADDRESS_BYTES]; /* where the leader is, and with it rank 0 */
         uint32_t nodes_min, nodes_max;
         uint64_t generation; /* that is being made, led or followed */
         uint8_t secret[RENDEZVOUS_SECRET_BYTES];
         struct group_node nodes[GROUP_NODE_COUNT_MAX]; /* of that generation */
-        uint32_t node_count, world;
-        uint64_t ready_hash, ready_since_ns; /* who was ready, and since when */
+        uint32_t node_count, world, node_rank;         /* node_rank: this one's place among them */
+        uint64_t ready_hash, ready_since_ns;           /* who was ready, and since when */
         struct start_reply decided;
         uint64_t demand_last;
 };
@@ -92,8 +92,6 @@ void group_rank_failed(struct run *run, const char *what);
 
 /* Is this a rank of another node, and the group whole? */
 bool group_has(const struct run *run, uint32_t rank);
-/* Where the leader's node is reached. */
-const char *group_master(const struct group *g);
 /* Does this agent decide about attempts? True for a run of one node. */
 bool group_leads(const struct run *run);
 

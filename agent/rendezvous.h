@@ -104,6 +104,7 @@ struct rendezvous_generation {
         char leader[RENDEZVOUS_NODE_BYTES];
         uint64_t leader_nonce;
         uint32_t world;
+        uint16_t master_port;    /* MASTER_PORT of its ranks, on the leader's node */
         char parent[NAME_BYTES]; /* checkpoint to start from; "": none */
         /* For the HMAC between agents. All zero in rendezvous_create: a random one is made. */
         uint8_t secret[RENDEZVOUS_SECRET_BYTES];
@@ -167,8 +168,8 @@ int rendezvous_join(struct rendezvous *r, const struct rendezvous_member *self,
                     struct cairn_error *reterr);
 int rendezvous_leave(struct rendezvous *r, uint64_t deadline_ns, rendezvous_done_fn done,
                      void *context, struct cairn_error *reterr);
-/* number, world, parent, secret, members (and their first_rank) are taken; the leader is this
- * member. Success: this agent leads. STALE, EXISTS: see above. */
+/* number, world, master_port, parent, secret, members (and their first_rank) are taken; the leader
+ * is this member. Success: this agent leads. STALE, EXISTS: see above. */
 int rendezvous_create(struct rendezvous *r, const struct rendezvous_generation *generation,
                       uint64_t deadline_ns, rendezvous_done_fn done, void *context,
                       struct cairn_error *reterr);

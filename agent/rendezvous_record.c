@@ -185,9 +185,10 @@ int rendezvous_generation_text(const struct rendezvous_generation *g, char **ret
         for (size_t i = 0; i < RENDEZVOUS_SECRET_BYTES; i++)
                 (void) snprintf(secret + 2 * i, 3, "%02x", g->secret[i]);
         _cleanup_(cleanup_json) json_t *j = json_pack(
-                "{s:I, s:s, s:o, s:I, s:s, s:s, s:o}", "number", (json_int_t) g->number, "leader",
-                g->leader, "leader_nonce", nonce_json(g->leader_nonce), "world",
-                (json_int_t) g->world, "parent", g->parent, "secret", secret, "members", members);
+                "{s:I, s:s, s:o, s:I, s:I, s:s, s:s, s:o}", "number", (json_int_t) g->number,
+                "leader", g->leader, "leader_nonce", nonce_json(g->leader_nonce), "world",
+                (json_int_t) g->world, "master_port", (json_int_t) g->master_port, "parent",
+                g->parent, "secret", secret, "members", members);
         return text_of(j, g->leader, ret, ret_bytes, reterr);
 }
 
@@ -317,13 +318,15 @@ static int get_members(const struct source *s, const json_t *j, struct rendezvou
 
 static int get_generation(const struct source *s, const json_t *j,
                           struct rendezvous_generation *ret) {
-        uint64_t world = 0;
+        uint64_t world = 0, port = 0;
 
         TRY(get_number(s, j, "number", INT64_MAX, &ret->number));
         TRY(get_text(s, j, "leader", ret->leader, sizeof ret->leader));
         TRY(get_nonce(s, j, "leader_nonce", &ret->leader_nonce));
         TRY(get_number(s, j, "world", RANK_COUNT_MAX, &world));
         ret->world = (uint32_t) world;
+        TRY(get_number(s, j, "master_port", UINT16_MAX, &port));
+        ret->master_port = (uint16_t) port;
         TRY(get_text(s, j, "parent", ret->parent, sizeof ret->parent));
         TRY(get_hex(s, j, "secret", ret->secret, sizeof ret->secret));
         return get_members(s, j, ret);

@@ -7,9 +7,9 @@
  *
  *   member      {"node":"a","address":"10.0.0.1:4711","nonce":"0123456789abcdef","ranks":8,
  *                "detail":"..."}
- *   generation  {"number":3,"leader":"a","leader_nonce":"...","world":16,"parent":"...",
- *                "secret":"64 hex digits","members":[{"node":..,"address":..,"nonce":..,"ranks":..,
- *                "first_rank":..},...]}
+ *   generation  {"number":3,"leader":"a","leader_nonce":"...","world":16,
+ *                "master_port":29500,"parent":"...","secret":"64 hex digits","members":[{"node":..,
+ *                "address":..,"nonce":..,"ranks":..,"first_rank":..},...]}
  */
 #ifndef CAIRN_AGENT_RENDEZVOUS_RECORD_H
 #define CAIRN_AGENT_RENDEZVOUS_RECORD_H

@@ -98,6 +98,7 @@ struct run {
         uid_t uid;
         uint32_t world;
         uint32_t first_rank, local_count; /* the ranks of this node */
+        uint16_t master_port;             /* MASTER_PORT of all ranks, on the node of rank 0 */
         struct group *group;              /* NULL: a run of this node alone */
         uint64_t generation, restart, every_steps, every_ns;
         uint32_t keep_last;

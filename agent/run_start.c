@@ -6,7 +6,9 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "format/wire.h"
+#include <arpa/inet.h>
 #include <errno.h>
+#include <sys/socket.h>
 
 static int fill_overrides(struct start_request *q, const Cairn__Control__Start *m,
                           struct cairn_error *reterr) {
@@ -84,21 +86,33 @@ static void runner_ended(void *context, uint32_t events) {
         run_runner_gone(context);
 }
 
+static ProtobufCBinaryData bytes_of(const char *text) {
+        return (ProtobufCBinaryData){strlen(text), (uint8_t *) (uintptr_t) text};
+}
+
+/* Where this node and rank 0 are. */
+static void fill_place(const struct run *run, Cairn__Control__Started *m) {
+        const struct group *g = run->group;
+        m->world = run->world;
+        m->first_rank = run->first_rank;
+        m->master_address = bytes_of(g ? g->master : "127.0.0.1");
+        m->master_port = run->master_port;
+        m->address = bytes_of(g ? g->host : "127.0.0.1");
+        m->node_rank = g ? g->node_rank : 0;
+        m->nodes = g ? g->node_count : 1;
+}
+
 static void answer_started(struct run *run, const struct start_reply *r) {
         Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
         Cairn__Control__Started m = CAIRN__CONTROL__STARTED__INIT;
         m.generation = r->generation;
         m.mode = r->decided;
-        m.checkpoint = (ProtobufCBinaryData){strlen(r->checkpoint), (uint8_t *) r->checkpoint};
+        m.checkpoint = bytes_of(r->checkpoint);
         m.checkpoint_step = r->checkpoint_step;
-        m.finished_reason =
-                (ProtobufCBinaryData){strlen(r->finished_reason), (uint8_t *) r->finished_reason};
-        m.note = (ProtobufCBinaryData){strlen(r->note), (uint8_t *) r->note};
-        m.run_dir = (ProtobufCBinaryData){strlen(run->run_dir), (uint8_t *) run->run_dir};
-        m.world = run->world;
-        m.first_rank = run->first_rank;
-        const char *master = run->group ? group_master(run->group) : "127.0.0.1";
-        m.master_address = (ProtobufCBinaryData){strlen(master), (uint8_t *) (uintptr_t) master};
+        m.finished_reason = bytes_of(r->finished_reason);
+        m.note = bytes_of(r->note);
+        m.run_dir = bytes_of(run->run_dir);
+        fill_place(run, &m);
         e.body_case = CAIRN__CONTROL__ENVELOPE__BODY_STARTED;
         e.started = &m;
         server_reply(&run->start_reply, &e, NULL, 0);
@@ -192,10 +206,30 @@ static void decided(void *context, const struct store_message *reply, struct wir
         }
 }
 
+/* The operator's, or one that is free at this moment: whoever binds it first has it. */
+static int choose_master_port(struct run *run, struct cairn_error *reterr) {
+        struct sockaddr_in any = {.sin_family = AF_INET};
+        socklen_t bytes = sizeof any;
+        run->master_port = (uint16_t) run->start->master_port;
+        if (run->master_port)
+                return 0;
+        _cleanup_close_ int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (fd < 0 || bind(fd, (struct sockaddr *) &any, sizeof any) < 0 ||
+            getsockname(fd, (struct sockaddr *) &any, &bytes) < 0)
+                return error_set_errno(reterr, errno, "find a free port for", "MASTER_PORT");
+        run->master_port = ntohs(any.sin_port);
+        return 0;
+}
+
 void run_ask_store(struct run *run) {
         struct cairn_error error = CAIRN_ERROR_INIT;
         run->start_request->world = run->start_request->start.world = run->world;
-        if (run_store_request(run, run->start_request, decided, run, &error) < 0)
+        int r = choose_master_port(run, &error);
+        if (r == 0)
+                r = run_store_request(run, run->start_request, decided, run, &error);
+        if (r < 0 && run->group)
+                group_claim_failed(run->group);
+        if (r < 0)
                 run_start_failed(run, &error);
 }
 

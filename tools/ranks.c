@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/ranks.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,23 +16,25 @@ static void set_number(const char *name, uint64_t value) {
         (void) setenv(name, text, 1);
 }
 
-/* What the ranks of several nodes use must be known to all of them before anybody can look. */
-enum { GROUP_PORT = 29500 };
-
-/* A port that was free a moment ago; whoever binds it first has it. */
-static uint16_t free_port(void) {
-        struct sockaddr_in address = {.sin_family = AF_INET,
-                                      .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        socklen_t bytes = sizeof address;
-        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        if (fd < 0)
-                return 29500;
-        uint16_t port = 29500;
-        if (bind(fd, (struct sockaddr *) &address, sizeof address) == 0 &&
-            getsockname(fd, (struct sockaddr *) &address, &bytes) == 0)
-                port = ntohs(address.sin_port);
-        (void) close(fd);
-        return port;
+/* What launchers set and trainers read: those of torchrun, and NODE_RANK. All of them, for a
+ * launcher above us may have set its own. */
+static void set_variables(uint32_t rank, uint32_t count,
+                          const struct ranks_environment *environment) {
+        set_number("RANK", environment->first_rank + rank);
+        set_number("ROLE_RANK", environment->first_rank + rank);
+        set_number("WORLD_SIZE", environment->world);
+        set_number("ROLE_WORLD_SIZE", environment->world);
+        set_number("LOCAL_RANK", rank);
+        set_number("LOCAL_WORLD_SIZE", count);
+        set_number("GROUP_RANK", environment->node_rank);
+        set_number("NODE_RANK", environment->node_rank);
+        set_number("GROUP_WORLD_SIZE", environment->nodes);
+        set_number("MASTER_PORT", environment->master_port);
+        (void) setenv("MASTER_ADDR", environment->master_address, 1);
+        /* Says that a launcher already listens at MASTER_PORT; rank 0 has to. */
+        (void) unsetenv("TORCHELASTIC_USE_AGENT_STORE");
+        set_number("CAIRN_RESTART_COUNT", environment->restart);
+        (void) setenv("CAIRN_ADDRESS", environment->address, 1);
 }
 
 static void child_exec(const struct ranks *r, uint32_t rank,
@@ -48,13 +47,7 @@ static void child_exec(const struct ranks *r, uint32_t rank,
         sigset_t none;
         (void) sigemptyset(&none);
         (void) sigprocmask(SIG_SETMASK, &none, NULL);
-        set_number("RANK", environment->first_rank + rank);
-        set_number("LOCAL_RANK", rank);
-        set_number("WORLD_SIZE", environment->world);
-        set_number("LOCAL_WORLD_SIZE", r->count);
-        set_number("MASTER_PORT", r->master_port);
-        set_number("CAIRN_RESTART_COUNT", environment->restart);
-        (void) setenv("MASTER_ADDR", environment->master_address, 1);
+        set_variables(rank, r->count, environment);
         (void) setenv("CAIRN_RUN", environment->run, 1);
         (void) setenv("CAIRN_STORE", environment->store, 1);
         (void) setenv("CAIRN_SOCKET", environment->socket, 1);
@@ -66,10 +59,7 @@ static void child_exec(const struct ranks *r, uint32_t rank,
 
 int ranks_spawn(struct ranks *r, uint32_t count, const struct ranks_environment *environment,
                 char **command, struct cairn_error *reterr) {
-        *r = (struct ranks){.count = count,
-                            .first = environment->first_rank,
-                            .master_port = environment->world > count ? GROUP_PORT : free_port(),
-                            .launcher = getpid()};
+        *r = (struct ranks){.count = count, .first = environment->first_rank, .launcher = getpid()};
         for (uint32_t i = 0; i < count; i++) {
                 pid_t pid = fork();
                 if (pid < 0) {

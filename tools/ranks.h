@@ -28,13 +28,14 @@ struct ranks {
         struct rank_process all[RANKS_MAX];
         uint32_t count, ended;
         uint32_t first; /* number of this node's first rank among all */
-        uint16_t master_port;
         pid_t launcher; /* who started them: they do not outlive it for long */
 };
 struct ranks_environment {
         const char *run, *store, *socket;
-        const char *master_address;
+        const char *master_address, *address; /* of rank 0's node; of this one, for the others */
+        uint32_t master_port;
         uint32_t first_rank, world; /* of all nodes */
+        uint32_t node_rank, nodes;
         uint64_t restart;
 };
 

@@ -5,6 +5,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "format/dtype.h"
+#include "tools/launcher.h"
 #include "tools/runner.h"
 #include "tools/store_view.h"
 #include <errno.h>
@@ -21,6 +22,10 @@
 
 struct run_arguments {
         const char *run, *store, *mode, *every, *nodes;
+        bool mode_given, ranks_given;
+        /* What is found where nothing was given. */
+        struct launcher launcher;
+        char default_run[RUN_NAME_BYTES_MAX + 1], default_node[65];
 };
 
 /* "100steps" or a time. */
@@ -51,30 +56,41 @@ static bool parse_nodes(const char *text, struct runner_options *o) {
         return true;
 }
 
-static int check_nodes(const struct command *self, const struct run_arguments *a,
-                       struct runner_options *o) {
+/* Options, else what a launcher says, else one rank here. */
+static int take_launcher(const struct command *self, struct run_arguments *a,
+                         struct runner_options *o) {
+        struct launcher *l = &a->launcher;
+        struct launcher_given given = {.run = a->run && *a->run, .ranks = a->ranks_given};
+        struct cairn_error e = CAIRN_ERROR_INIT;
         if (a->nodes && !parse_nodes(a->nodes, o))
                 return command_fail_text(self, CAIRN_ERR_API,
                                          "--nnodes takes a number or MIN:MAX up to %d, not '%s'",
                                          RANKS_MAX, a->nodes);
-        if (a->nodes && o->nodes_max > 1 && !o->rendezvous)
+        given.nodes_max = o->nodes_max;
+        if (launcher_read(&given, l, &e) < 0)
+                return command_fail(self, &e);
+        if (!given.nodes_max)
+                o->nodes_min = o->nodes_max = l->nodes;
+        if (!given.run && *l->run)
+                a->run = l->run;
+        if (!given.ranks && l->ranks)
+                o->ranks = l->ranks;
+        if (!o->node && *l->node)
+                o->node = l->node;
+        o->master_port = l->master_port;
+        if (o->nodes_max > RANKS_MAX)
+                return command_fail_text(self, CAIRN_ERR_API, "%s: a run has up to %d nodes",
+                                         l->nodes_source, RANKS_MAX);
+        if (o->nodes_max > 1 && !o->rendezvous)
                 return command_fail_text(self, CAIRN_ERR_API,
-                                         "several nodes need a place to meet: --rdzv dir (the "
-                                         "shared store) or --rdzv etcd://HOST:PORT");
-        if (o->rendezvous && !a->nodes)
+                                         "%s%sseveral nodes need a place to meet: --rdzv dir (the "
+                                         "shared store) or --rdzv etcd://HOST:PORT",
+                                         given.nodes_max ? "" : l->nodes_source,
+                                         given.nodes_max ? "" : ": ");
+        if (o->rendezvous && !o->nodes_max)
                 return command_fail_text(self, CAIRN_ERR_API,
                                          "--rdzv goes with --nnodes N or MIN:MAX");
         return 0;
-}
-
-static void default_node(struct runner_options *o, char *name, size_t bytes) {
-        (void) snprintf(name, bytes, "node");
-        (void) gethostname(name, bytes - 1);
-        name[bytes - 1] = 0;
-        if (!o->node)
-                o->node = name;
-        if (!o->address)
-                o->address = "";
 }
 
 static bool parse_mode(const char *text, uint32_t *ret) {
@@ -223,9 +239,6 @@ static int check(const struct command *self, const struct run_arguments *a,
                                          "--convert takes GLOB=DTYPE, and '%s' names no type like "
                                          "f32, bf16 or i64",
                                          bad);
-        int nodes = check_nodes(self, a, o);
-        if (nodes != 0)
-                return nodes;
         if (o->ranks < 1 || o->ranks > RANKS_MAX)
                 return command_fail_text(self, CAIRN_ERR_API, "--nproc-per-node takes 1 to %d",
                                          RANKS_MAX);
@@ -246,6 +259,22 @@ static int check(const struct command *self, const struct run_arguments *a,
         return 0;
 }
 
+static int default_names(const struct command *self, struct run_arguments *a,
+                         struct runner_options *o) {
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        if (!a->run || !*a->run) {
+                if (default_run_name(a->default_run, sizeof a->default_run, &e) < 0)
+                        return command_fail(self, &e);
+                a->run = a->default_run;
+        }
+        if (gethostname(a->default_node, sizeof a->default_node - 1) < 0)
+                (void) snprintf(a->default_node, sizeof a->default_node, "node");
+        o->run = a->run;
+        o->node = o->node ? o->node : a->default_node;
+        o->address = o->address ? o->address : "";
+        return 0;
+}
+
 static int find_and_run(const struct command *self, const struct run_arguments *a,
                         struct runner_options *o) {
         struct cairn_error e = CAIRN_ERROR_INIT;
@@ -262,16 +291,15 @@ int command_run(const struct command *self, int argc, char **argv) {
         struct run_arguments a = {.run = getenv("CAIRN_RUN"), .mode = "fresh"};
         struct runner_options o = {
                 .max_restarts = MAX_RESTARTS_DEFAULT, .ranks = 1, .keep_last = KEEP_LAST_DEFAULT};
-        bool mode_given = false;
         size_t count;
         int rest;
         const struct option_row rows[] = {
                 {"--run", "NAME", OPTION_STRING, &a.run,
-                 "the run's name (default: $CAIRN_RUN, this folder's name)", NULL},
+                 "the run's name (default: $CAIRN_RUN, the Slurm job's, this folder's)", NULL},
                 {"--store", "S", OPTION_STRING, &a.store,
                  "where checkpoints go (default: $CAIRN_STORE, ./cairn-store)", NULL},
                 {"--mode", "M", OPTION_STRING, &a.mode,
-                 "fresh (default), resume, or auto: resume if there is something", &mode_given},
+                 "fresh (default), resume, or auto: resume if there is something", &a.mode_given},
                 {"--from", "STEP", OPTION_STEP, &o.from_step,
                  "go back to that checkpoint on purpose (with resume)", &o.has_from_step},
                 {"--init-from", "CKPT", OPTION_STRING, &o.init_from,
@@ -283,13 +311,16 @@ int command_run(const struct command *self, int argc, char **argv) {
                 {"--max-restarts", "N", OPTION_COUNT, &o.max_restarts,
                  "restarts in a row without a new checkpoint (default 10)", NULL},
                 {"--nproc-per-node", "N", OPTION_COUNT, &o.ranks,
-                 "ranks on this machine (default 1)", NULL},
+                 "ranks on this machine (default: the Slurm job's GPUs or tasks here, 1)",
+                 &a.ranks_given},
                 {"--nnodes", "N", OPTION_STRING, &a.nodes,
-                 "machines of the run: N, or MIN:MAX; the same command starts on each", NULL},
+                 "machines of the run: N, or MIN:MAX; the same command starts on each (default: "
+                 "as many as the launcher or Slurm say, 1)",
+                 NULL},
                 {"--rdzv", "URL", OPTION_STRING, &o.rendezvous,
                  "where they meet: dir (the shared store), dir:///PATH, etcd://HOST:PORT", NULL},
                 {"--node", "NAME", OPTION_STRING, &o.node,
-                 "this machine's name among them (default: its host name)", NULL},
+                 "this machine's name among them (default: $SLURMD_NODENAME, its host name)", NULL},
                 {"--address", "IP", OPTION_STRING, &o.address,
                  "where the others reach it (default: its first address)", NULL},
                 {"--override", "K=V", OPTION_LIST, &o.overrides,
@@ -297,7 +328,6 @@ int command_run(const struct command *self, int argc, char **argv) {
                 {"--convert", "GLOB=DTYPE", OPTION_LIST, &o.conversions,
                  "tensors that may change their type on restore", NULL},
         };
-        struct cairn_error e = CAIRN_ERROR_INIT;
         int r = options_parse(self, OPTION_ROWS(rows), argc, argv, NULL, 0, &count, &rest);
         if (r != 0)
                 return r < 0 ? status_exit_code(CAIRN_ERR_API) : 0;
@@ -310,20 +340,13 @@ int command_run(const struct command *self, int argc, char **argv) {
                                          strerror(code == 127 ? ENOENT : EACCES));
                 return code;
         }
-        if (o.has_from_step && !mode_given)
+        if (o.has_from_step && !a.mode_given)
                 a.mode = "resume"; /* there is nothing else that --from can mean */
-        r = check(self, &a, &o);
-        if (r != 0)
-                return r;
-        char name[RUN_NAME_BYTES_MAX + 1];
-        if (!a.run || !*a.run) {
-                if (default_run_name(name, sizeof name, &e) < 0)
-                        return command_fail(self, &e);
-                a.run = name;
-        }
-        char node[65];
-        default_node(&o, node, sizeof node);
-        o.run = a.run;
         o.command = argv + rest;
-        return find_and_run(self, &a, &o);
+        r = take_launcher(self, &a, &o);
+        if (r == 0)
+                r = check(self, &a, &o);
+        if (r == 0)
+                r = default_names(self, &a, &o);
+        return r == 0 ? find_and_run(self, &a, &o) : r;
 }

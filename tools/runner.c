@@ -330,6 +330,7 @@ static int send_start(struct runner *r, uint64_t generation, bool again,
         start.before_step = r->guard.before_step;
         start.generation = generation;
         start.again = again;
+        start.master_port = o->master_port;
         if (o->rendezvous) {
                 start.rendezvous = agent_call_text(o->rendezvous);
                 start.nodes_min = o->nodes_min;
@@ -565,13 +566,19 @@ static int run_once(struct runner *r, bool *ret_done, struct cairn_error *reterr
         r->committed_step = resumes ? started->checkpoint_step : -1;
         crash_guard_started(&r->guard, r->committed_step);
         announce(r, started);
-        char master[64];
+        char master[128], address[128];
         (void) snprintf(master, sizeof master, "%.*s", (int) started->master_address.len,
                         (const char *) started->master_address.data);
+        (void) snprintf(address, sizeof address, "%.*s", (int) started->address.len,
+                        (const char *) started->address.data);
         const struct ranks_environment environment = {.run = r->options->run,
                                                       .store = r->options->store,
                                                       .socket = r->socket,
                                                       .master_address = master,
+                                                      .address = address,
+                                                      .master_port = started->master_port,
+                                                      .node_rank = started->node_rank,
+                                                      .nodes = started->nodes,
                                                       .first_rank = started->first_rank,
                                                       .world = started->world,
                                                       .restart = r->restart};

@@ -26,6 +26,7 @@ struct runner_options {
         const char *rendezvous; /* NULL: this node alone */
         uint32_t nodes_min, nodes_max;
         const char *node, *address;
+        uint16_t master_port;                      /* 0: a free one of rank 0's node */
         struct option_list overrides, conversions; /* KEY=VALUE, GLOB=DTYPE */
         char **command;
 };

@@ -13,13 +13,13 @@ static int check_generation(void *context, struct cairn_error *reterr) {
                          cairn_error_text(context));
 }
 
-/* Where the other ranks reach this one. */
+/* Where the other ranks reach this one: `cairn run` tells where others reach its node. */
 static const char *own_interface(const struct settings *s, uint32_t world) {
-        const char *local = getenv("LOCAL_WORLD_SIZE");
+        const char *local = getenv("LOCAL_WORLD_SIZE"), *address = getenv("CAIRN_ADDRESS");
 
         if (s->interface)
                 return s->interface;
-        return !local || strtoul(local, NULL, 10) == world ? "127.0.0.1" : "";
+        return !local || strtoul(local, NULL, 10) == world ? "127.0.0.1" : address ? address : "";
 }
 
 int group_open(struct group *g, struct cairn *c, uint64_t generation, const struct settings *s,

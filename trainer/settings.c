@@ -85,7 +85,8 @@ static const struct option options[] = {
          "JSON lines (default: log.jsonl in the run's folder)"},
         {"run", TEXT, SETTINGS_LOCAL, AT(run), 0, 0, NULL, NULL, "name (default $CAIRN_RUN)"},
         {"interface", TEXT, SETTINGS_LOCAL, AT(interface), 0, 0, NULL, NULL,
-         "network interface or address of this host, for ranks on several"},
+         "network interface or address of this host, for ranks on several (default "
+         "$CAIRN_ADDRESS)"},
         {"bootstrap-timeout", REAL, SETTINGS_LOCAL, AT(bootstrap_timeout), 1, 1e6, "60", NULL,
          "seconds for all ranks to meet"},
         {"collective-timeout", REAL, SETTINGS_LOCAL, AT(collective_timeout), 1, 1e6, "60", NULL,

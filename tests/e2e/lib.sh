@@ -28,7 +28,7 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/$name-XXXXXX")
 export CAIRN_E2E=$work CAIRN_STORE=$work/store XDG_RUNTIME_DIR=$work/run
 mkdir -m 700 "$work/run"
 unset CAIRN_RUN CAIRN_SOCKET CAIRN_FAULT CAIRN_FAULT_ONCE CAIRN_DEBUG_MUTATION CAIRN_LOG RANK LOCAL_RANK WORLD_SIZE \
-        LOCAL_WORLD_SIZE SLURM_PROCID SLURM_NTASKS
+        LOCAL_WORLD_SIZE MASTER_PORT "${!SLURM@}"
 runner='' code='' output='' outside=''
 
 skip() {

@@ -25,6 +25,7 @@ static void check_generation(const struct rendezvous_generation *g) {
         FUZZ_CHECK(rendezvous_generation_parse(text, bytes, "x", &again, NULL) == 0);
         FUZZ_CHECK(again.number == g->number && again.member_count == g->member_count);
         FUZZ_CHECK(memcmp(again.members, g->members, g->member_count * sizeof *g->members) == 0);
+        FUZZ_CHECK(again.master_port == g->master_port);
         FUZZ_CHECK(memcmp(again.secret, g->secret, sizeof g->secret) == 0);
         rendezvous_generation_done(&again);
         free(text);

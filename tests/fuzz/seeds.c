@@ -276,9 +276,10 @@ static void rendezvous(void) {
         "MSwiZGV0YWlsIjoiIn0="
 #define GENERATION_7                                                                           \
         "eyJudW1iZXIiOjcsImxlYWRlciI6ImEiLCJsZWFkZXJfbm9uY2UiOiIwMDAwMDAwMDAwMDAwMDA1Iiwid29y" \
-        "bGQiOjEsInBhcmVudCI6IiIsInNlY3JldCI6IjAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAw" \
-        "MDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAiLCJtZW1iZXJzIjpbeyJub2RlIjoiYSIsImFkZHJlc3Mi" \
-        "OiJoOjEiLCJub25jZSI6IjAwMDAwMDAwMDAwMDAwMDUiLCJyYW5rcyI6MSwiZmlyc3RfcmFuayI6MH1dfQ=="
+        "bGQiOjEsIm1hc3Rlcl9wb3J0Ijo0MDAwMSwicGFyZW50IjoiIiwic2VjcmV0IjoiMDAwMDAwMDAwMDAwMDAw" \
+        "MDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMCIsIm1lbWJlcnMiOlt7" \
+        "Im5vZGUiOiJhIiwiYWRkcmVzcyI6Img6MSIsIm5vbmNlIjoiMDAwMDAwMDAwMDAwMDAwNSIsInJhbmtzIjox" \
+        "LCJmaXJzdF9yYW5rIjowfV19"
 #define KEY_A "L3Avci9tZW1iZXJzL2E="
 #define KEY_7 "L3Avci9nZW5lcmF0aW9ucy8wMDAwMDAwMDAwMDAwMDAwMDAwNw=="
 #define HEAD "{\"header\":{\"cluster_id\":\"77\",\"revision\":\"5\"},"
@@ -294,7 +295,8 @@ static void rendezvous(void) {
                        "\"ranks\":1,\"detail\":\"x\"}");
         SEED("generation",
              "g{\"number\":7,\"leader\":\"b\",\"leader_nonce\":\"0000000000000006\",\"world\":3,"
-             "\"parent\":\"" CHECKPOINT "\",\"secret\":\"0123456789abcdef0123456789abcdef"
+             "\"master_port\":40001,\"parent\":\"" CHECKPOINT
+             "\",\"secret\":\"0123456789abcdef0123456789abcdef"
              "0123456789abcdef0123456789abcdef\",\"members\":[{\"node\":\"a\",\"address\":\"h:1\","
              "\"nonce\":\"0000000000000005\",\"ranks\":1,\"first_rank\":0},{\"node\":\"b\","
              "\"address\":\"[::1]:2\",\"nonce\":\"0000000000000006\",\"ranks\":2,"

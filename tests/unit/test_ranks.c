@@ -5,8 +5,13 @@
 static const struct ranks_environment environment = {.run = "probe",
                                                      .store = "/store",
                                                      .socket = "/socket",
-                                                     .master_address = "127.0.0.1",
-                                                     .world = 2,
+                                                     .master_address = "10.0.0.1",
+                                                     .address = "10.0.0.2",
+                                                     .master_port = 4711,
+                                                     .first_rank = 2,
+                                                     .world = 4,
+                                                     .node_rank = 1,
+                                                     .nodes = 2,
                                                      .restart = 3};
 
 static void reap_all(struct ranks *r) {
@@ -20,25 +25,34 @@ static void reap_all(struct ranks *r) {
 
 static char shell[] = "sh", flag[] = "-c"; /* execvp takes no constants */
 
+/* Whatever a launcher above had set. */
 static void test_launcher_variables(void **state) {
-        static char script[] = "[ \"$WORLD_SIZE:$LOCAL_WORLD_SIZE:$CAIRN_RUN:$CAIRN_RESTART_COUNT:"
-                               "$CAIRN_SOCKET:$CAIRN_STORE:$MASTER_ADDR\" = "
-                               "2:2:probe:3:/socket:/store:127.0.0.1 ] && "
-                               "[ \"$RANK\" = \"$LOCAL_RANK\" ] && [ \"$MASTER_PORT\" -gt 0 ] && "
-                               "exit $((40 + RANK))";
+        static char script[] =
+                "[ \"$WORLD_SIZE:$LOCAL_WORLD_SIZE:$ROLE_WORLD_SIZE:$GROUP_WORLD_SIZE:$GROUP_RANK:"
+                "$NODE_RANK\" = 4:2:4:2:1:1 ] && "
+                "[ \"$CAIRN_RUN:$CAIRN_RESTART_COUNT:$CAIRN_SOCKET:$CAIRN_STORE:$CAIRN_ADDRESS\" = "
+                "probe:3:/socket:/store:10.0.0.2 ] && "
+                "[ \"$MASTER_ADDR:$MASTER_PORT\" = 10.0.0.1:4711 ] && "
+                "[ -z \"${TORCHELASTIC_USE_AGENT_STORE+set}\" ] && "
+                "[ \"$RANK:$ROLE_RANK\" = \"$((LOCAL_RANK + 2)):$RANK\" ] && "
+                "exit $((40 + RANK))";
+        static const char *const above[] = {"RANK", "GROUP_RANK", "ROLE_RANK", "MASTER_PORT",
+                                            "TORCHELASTIC_USE_AGENT_STORE"};
         char *command[] = {shell, flag, script, NULL};
         struct ranks r;
+        for (size_t i = 0; i < sizeof above / sizeof *above; i++)
+                assert_int_equal(setenv(above[i], "77", 1), 0);
         assert_int_equal(ranks_spawn(&r, 2, &environment, command, NULL), 0);
         assert_int_equal(ranks_running(&r), 2);
         reap_all(&r);
-        assert_int_equal(ranks_exit_status(r.all[0].wait_status), 40);
-        assert_int_equal(ranks_exit_status(r.all[1].wait_status), 41);
+        assert_int_equal(ranks_exit_status(r.all[0].wait_status), 42);
+        assert_int_equal(ranks_exit_status(r.all[1].wait_status), 43);
 }
 
 /* Rank 1 fails; the others notice and end, too, and may be reaped before it. */
 static void test_first_failed(void **state) {
-        static char script[] =
-                "case $RANK in 0) exit 69 ;; 1) exit 3 ;; 2) kill -KILL $$ ;; *) exit 0 ;; esac";
+        static char script[] = "case $LOCAL_RANK in 0) exit 69 ;; 1) exit 3 ;; 2) kill -KILL $$ ;; "
+                               "*) exit 0 ;; esac";
         char *command[] = {shell, flag, script, NULL};
         static const uint32_t orders[][4] = {{0, 1, 2, 3}, {3, 2, 0, 1}, {0, 2, 1, 3}};
         static const uint32_t expected[] = {1, 2, 2};

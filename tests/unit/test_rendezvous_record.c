@@ -92,6 +92,7 @@ static struct rendezvous_generation sample_generation(struct rendezvous_member m
                                           .leader = "node-2",
                                           .leader_nonce = members[1].nonce,
                                           .world = 8,
+                                          .master_port = 40001,
                                           .parent = "000000001200-g0041",
                                           .members = members,
                                           .member_count = 2};
@@ -110,7 +111,8 @@ static void generations_come_back(void **state) {
         assert_int_equal(rendezvous_generation_parse(text, bytes, "x", &back, &e), 0);
         assert_memory_equal(back.members, members, sizeof members);
         assert_memory_equal(back.secret, g.secret, sizeof g.secret);
-        assert_true(back.number == 42 && back.world == 8 && back.member_count == 2);
+        assert_true(back.number == 42 && back.world == 8 && back.master_port == 40001 &&
+                    back.member_count == 2);
         assert_string_equal(back.leader, "node-2");
         assert_string_equal(back.parent, g.parent);
         rendezvous_generation_done(&back);
@@ -139,6 +141,8 @@ static void generations_that_are_none(void **state) {
                 {"\"number\":42", "\"number\":-1"},
                 {"\"world\":8", "\"world\":9"},
                 {"\"world\":8", "\"world\":70000"},
+                {"\"master_port\":40001", "\"master_port\":65536"},
+                {"\"master_port\"", "\"port\""},
                 {"\"first_rank\":3", "\"first_rank\":2"},
                 {"\"first_rank\":0", "\"first_rank\":1"},
                 {"\"ranks\":5", "\"ranks\":0"},
