@@ -44,6 +44,12 @@ $(BUILD)/lib/tests.a: $(call objects,$(helper_SRC))
 
 $(BUILD)/obj/tests/%.o: ROOM_CFLAGS = $(BLAS_CFLAGS)
 
+# The tests that compare our declarations with NVIDIA's headers find them in a toolkit; without one they skip.
+CUDA_HOME ?= /usr/local/cuda
+CUDA_CFLAGS := $(if $(CUDA_HOME),$(addprefix -isystem ,$(wildcard $(CUDA_HOME)/include)))
+ABI_TESTS := $(BUILD)/obj/tests/unit/test_cuda_abi.o $(BUILD)/obj/tests/unit/test_nccl_abi.o
+$(ABI_TESTS): ROOM_CFLAGS = $(CUDA_CFLAGS)
+
 $(UNIT) $(SIM) $(filter-out %/passfs,$(E2E_HELPERS)) $(BENCH): $(BUILD)/%: $(BUILD)/obj/%.o $(HELPER_LIB) $(ALL_LIBS)
 	$(call link,$(CMOCKA_LIBS) $(BLAS_LIBS) $(PKG_LIBS))
 
@@ -146,7 +152,7 @@ tidy: tidy-files
 # The object stands for the headers that the source includes.
 tidy-files: $(patsubst %.c,$(BUILD)/tidy/%.ok,$(ALL_SRC))
 $(BUILD)/tidy/%.ok: %.c $(BUILD)/obj/%.o .clang-tidy
-	$(call say,TIDY,$<)mkdir -p $(@D) && clang-tidy --quiet $< -- -Iclient $(CPPFLAGS_ALL) $(LANGUAGE) $(PKG_CFLAGS) $(BLAS_CFLAGS) \
+	$(call say,TIDY,$<)mkdir -p $(@D) && clang-tidy --quiet $< -- -Iclient $(CPPFLAGS_ALL) $(LANGUAGE) $(PKG_CFLAGS) $(BLAS_CFLAGS) $(CUDA_CFLAGS) \
 		> $(@:.ok=.log) 2>&1 && touch $@ || { cat $(@:.ok=.log); exit 1; }
 format:
 	clang-format -i $(ALL_SRC) $(ALL_HDR) $(wildcard comm/*.cc)
