@@ -87,8 +87,11 @@ static bool committed_already(struct run *run) {
 
 void demand_periodic(struct run *run) {
         bool active = false;
-        for (uint32_t i = 0; i < run->world; i++)
+        for (uint32_t i = 0; i < run->world; i++) {
+                if (run->sessions[i]) /* nothing else may have looked since its first update */
+                        session_refresh(run->sessions[i]);
                 active = active || (run->sessions[i] && run->sessions[i]->state == SESSION_ACTIVE);
+        }
         if (active && group_leads(run) && !demand_pending(run) && !committed_already(run))
                 demand_internal(run, loop_now(&run->agent->loop) + run->every_ns);
 }

@@ -31,6 +31,7 @@ static json_t *seconds(uint64_t ns) {
 }
 
 static json_t *rank_json(struct session *s) {
+        session_refresh(s);
         struct cut_word w = session_word(s);
         uint64_t now_ns = loop_now(&s->agent->loop); /* not before the word was seen */
         json_t *j = json_object();

@@ -2,6 +2,7 @@
  *
  * A run from its start to its end, with a played store and played savers (agent_fixture.h).
  */
+#include "agent/demand.h"
 #include "agent/postmortem.h"
 #include "tests/test.h"
 #include "tests/unit/agent_fixture.h"
@@ -18,13 +19,18 @@ static struct fixture f;
 static struct fixture_trainer t;
 static int runner, tool;
 
-static int setup(void **state) {
+static int setup_unsealed(void **state) {
         (void) state;
         fixture_init(&f);
         runner = fixture_connect(&f, RUNNER);
         tool = fixture_connect(&f, TOOL);
         fixture_start_run(&f, runner, 1);
         fixture_hello(&f, &t, 0);
+        return 0;
+}
+
+static int setup(void **state) {
+        (void) setup_unsealed(state);
         fixture_seal(&f, &t, 1);
         fixture_restore_done(&f, &t);
         fixture_run_ms(&f, 20);
@@ -337,6 +343,26 @@ static void test_stuck_saver_is_replaced(void **state) {
 
 /* Where nothing is left for a new saver's staging, snapshots wait until there is; training does
  * not. */
+/* A trainer that starts fresh may restore nothing: only its page tells that it trains. */
+static void test_period_before_anything_else(void **state) {
+        struct run *run = agent_find_run(&f.agent, "demo");
+        uint64_t seq;
+        bool ring;
+        (void) state;
+        fixture_seal(&f, &t, 1);
+        fixture_run_ms(&f, 20);
+        assert_int_equal(cut_update_end(t.page, 0, 1, &seq, &ring), 0);
+        fixture_update(&f, &t, 1, false);
+        fixture_run_ms(&f, 20);
+        assert_int_equal(fixture_session(&f, 0)->state, SESSION_SEALED);
+        run->every_ns = NSEC_PER_SEC;
+        demand_periodic(run);
+        assert_int_equal(fixture_session(&f, 0)->state, SESSION_ACTIVE);
+        run_pump(run);
+        fixture_run_ms(&f, 50);
+        assert_int_equal(atomic_load(&t.page->committed_step), 1);
+}
+
 static void test_room_comes_back(void **state) {
         struct session *s = fixture_session(&f, 0);
         (void) state;
@@ -665,6 +691,8 @@ int main(void) {
                 TEST(test_successor_waits),
                 TEST(test_saver_dies),
                 TEST(test_stuck_saver_is_replaced),
+                cmocka_unit_test_setup_teardown(test_period_before_anything_else, setup_unsealed,
+                                                teardown),
                 TEST(test_room_comes_back),
                 TEST(test_stuck_saver_is_replaced),
                 TEST(test_stop),
