@@ -160,7 +160,7 @@ install: all
 		sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@VERSION@|$(VERSION)|g' client/cairn.pc.in \
 			> $(DESTDIR)$(PREFIX)/lib/pkgconfig/cairn.pc; fi
 	for f in README.md docs/*.md; do [ ! -e $$f ] || install -m 644 $$f $(DESTDIR)$(PREFIX)/share/doc/cairn/; done
-	for f in systemd/*.service; do $(call installed,$$f,lib/systemd/system/$${f##*/}); done
+	for f in systemd/*.service systemd/*.socket; do $(call installed,$$f,lib/systemd/system/$${f##*/}); done
 	for d in sysusers.d tmpfiles.d; do $(call installed,systemd/$$d/cairn.conf,lib/$$d/cairn.conf); done
 	$(call installed,systemd/cairnd.conf,share/cairn/cairnd.conf)
 	$(call installed,tools/completion/cairn.bash,share/bash-completion/completions/cairn)

@@ -469,6 +469,7 @@ int agent_init(struct agent *a, const struct config *config, const struct agent_
         loop_timer_init(&a->held_timer, held_late, a);
         loop_timer_init(&a->end_timer, reap, a);
         struct server_options options = {.socket_path = *config->socket ? a->config.socket : NULL,
+                                         .listen_fd = config->listen_fd,
                                          .group_id = find_group(config),
                                          .rows = rows,
                                          .row_count = sizeof rows / sizeof *rows,

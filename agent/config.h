@@ -32,6 +32,7 @@ struct config {
         uint64_t stop_deadline_s;   /* SIGTERM to cairnd: trainers have that long */
         uint64_t storage_timeout_s; /* a transfer that has not ended by then is given up */
         bool embedded;
+        int listen_fd; /* handed over by the service manager; 0: none */
 };
 
 void config_init(struct config *c);

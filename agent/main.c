@@ -88,6 +88,18 @@ struct flag {
 };
 
 /* The file first, whatever the order on the command line: flags override it. */
+static int take_socket(struct config *c, struct cairn_error *reterr) {
+        char path[sizeof c->socket];
+        c->listen_fd = service_socket(path, sizeof path, reterr);
+        TRY(c->listen_fd);
+        if (c->listen_fd > 0 && strcmp(path, c->socket) != 0)
+                return error_set(reterr, CAIRN_ERR_API, "take over socket", path,
+                                 "the service manager listens there, and the configuration says "
+                                 "%s: let them agree",
+                                 c->socket);
+        return 0;
+}
+
 static int read_flags(int argc, char **argv, struct config *c, struct cairn_error *reterr) {
         static const struct flag flags[] = {
                 {"--config", NULL}, {"--store", "store"}, {"--socket", "socket"}};
@@ -115,6 +127,7 @@ static int read_flags(int argc, char **argv, struct config *c, struct cairn_erro
                 }
         if (!*c->socket)
                 TRY(config_set(c, "socket", SYSTEM_SOCKET, reterr));
+        TRY(take_socket(c, reterr));
         return config_check(c, reterr);
 }
 

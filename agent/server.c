@@ -499,6 +499,16 @@ static void keep_file(void *context) {
         }
 }
 
+static int take_listener(struct server *c, int fd, struct cairn_error *reterr) {
+        int flags = fcntl(fd, F_GETFL);
+        if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0)
+                return error_set_errno(reterr, errno, "take over socket", c->options.socket_path);
+        TRY(loop_watch(c->loop, &c->listen_source, fd, EPOLLIN, listener_ready, c, reterr));
+        c->listen_fd = fd;
+        c->listen_given = true;
+        return 0;
+}
+
 int server_init(struct server *c, struct loop *loop, const struct server_options *options,
                 struct cairn_error *reterr) {
         *c = (struct server){.loop = loop, .options = *options, .listen_fd = -1};
@@ -510,6 +520,8 @@ int server_init(struct server *c, struct loop *loop, const struct server_options
         loop_timer_init(&c->listen_timer, keep_file, c);
         if (!options->socket_path)
                 return 0;
+        if (options->listen_fd > 0)
+                return take_listener(c, options->listen_fd, reterr);
         TRY(open_listener(c, reterr));
         loop_timer_set(loop, &c->listen_timer, loop_now(loop) + SERVER_FILE_NS);
         return 0;
@@ -522,7 +534,7 @@ void server_close_listener(struct server *c) {
         loop_unwatch(c->loop, &c->listen_source);
         (void) close(c->listen_fd);
         c->listen_fd = -1;
-        if (owns_file(c)) /* else it is somebody else's by now */
+        if (!c->listen_given && owns_file(c)) /* else it is somebody else's by now */
                 (void) unlink(c->options.socket_path);
 }
 

@@ -79,6 +79,7 @@ struct server_row {
 };
 struct server_options {
         const char *socket_path;
+        int listen_fd;  /* of the service manager's, listening at that path already; 0: none */
         gid_t group_id; /* (gid_t) -1: none */
         const struct server_row *rows;
         size_t row_count;
@@ -93,6 +94,7 @@ struct server {
         struct loop_timer listen_timer; /* looks whether the socket's file is still there */
         dev_t listen_device;
         ino_t listen_inode;
+        bool listen_given;  /* the service manager made its file, and removes it */
         bool listen_lost;   /* said already that it cannot be made again */
         bool accept_failed; /* said already; until the timer looks again nobody is accepted */
         uint64_t serial_last;

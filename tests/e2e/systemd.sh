@@ -6,7 +6,7 @@
 . "$(dirname "$0")/lib.sh"
 tree=$work/tree
 make -s CAIRN_REPORTED=1 BUILD="$BUILD" PREFIX="$tree" install >"$work/install.out" 2>&1 || die "make install failed"
-for file in lib/systemd/system/cairnd.service lib/systemd/system/cairn-run@.service lib/sysusers.d/cairn.conf \
+for file in lib/systemd/system/cairnd.service lib/systemd/system/cairnd.socket lib/systemd/system/cairn-run@.service lib/sysusers.d/cairn.conf \
         lib/tmpfiles.d/cairn.conf share/cairn/cairnd.conf share/man/man1/cairn.1 share/man/man8/cairnd.8 \
         share/man/man3/libcairn.3 share/bash-completion/completions/cairn; do
         [ -s "$tree/$file" ] || die "$file was not installed"
@@ -60,8 +60,44 @@ kill -TERM "$agent"
 wait "$agent" || die "cairnd with the installed configuration ended with $?"
 ok "cairnd runs with the installed configuration"
 
-command -v systemd-analyze >/dev/null || skip "systemd-analyze is not installed: the units were not verified"
-for unit in cairnd.service cairn-run@job.service; do
+command -v systemd-analyze >/dev/null && command -v systemd-socket-activate >/dev/null ||
+        skip "systemd is not installed: the units were not verified, and no socket was handed over"
+
+# Socket activation: the agent that is started for the first connection answers it, and leaves the socket's file.
+activated=$work/run/activated.sock
+start_activated() { # arguments of cairnd
+        systemd-socket-activate --seqpacket --listen="$activated" "$tree/bin/cairnd" --store "$CAIRN_STORE" "$@" \
+                >"$work/activated.out" 2>&1 &
+        agent=$!
+        wait_for 10 test -S "$activated"
+}
+start_activated --socket "$activated"
+export CAIRN_SOCKET=$activated
+start activated --every 10steps -- "${tiny[@]}" --steps 40
+finish 30
+expect_code 0
+try 0 '40' "$cairn" list activated
+try 0 'no run is running' "$cairn" status
+kill -TERM "$agent"
+wait "$agent" || die "the activated cairnd ended with $?: $(cat "$work/activated.out")"
+[ -S "$activated" ] || die "the agent removed the service manager's socket"
+rm "$activated"
+unset CAIRN_SOCKET
+ok "started for the first connection, on the service manager's socket"
+
+ends_when_called() {
+        CAIRN_SOCKET=$activated timeout 5 "$cairn" status >/dev/null 2>&1 || true
+        gone "$agent"
+}
+start_activated --socket "$work/run/elsewhere.sock"
+wait_for 20 ends_when_called
+code=0
+wait "$agent" || code=$?
+[ "$code" -eq 64 ] || die "a socket that the configuration does not know: $code"
+says "$work/activated.out" 'let them agree'
+ok "a socket that the configuration does not know is refused (64)"
+
+for unit in cairnd.service cairnd.socket cairn-run@job.service; do
         complaints=$(systemd-analyze verify --man=no "$tree/lib/systemd/system/$unit" 2>&1) ||
                 die "systemd-analyze verify $unit: $complaints"
         complaints=$(grep -E 'cairn' <<<"$complaints" || true)

@@ -2,9 +2,11 @@
 #include "agent/service.h"
 
 #include "tests/test.h"
+#include <fcntl.h>
 #include <stddef.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static void check_received(int fd, const char *expected) {
@@ -64,10 +66,55 @@ static void test_nobody_to_tell(void **state) {
         service_notify("READY=1");
 }
 
+/* In a child, for descriptor 3 and the variables are the process's. */
+static int socket_of(int type, bool listens, const char *path, const char *count, bool own_pid) {
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+                struct sockaddr_un address = {.sun_family = AF_UNIX};
+                char pid[24], got[200] = "";
+                int fd = socket(AF_UNIX, type, 0);
+                (void) snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+                if (fd < 0 || bind(fd, (const struct sockaddr *) &address, sizeof address) < 0 ||
+                    (listens && listen(fd, 1) < 0) || (fd != 3 && dup2(fd, 3) < 0))
+                        _exit(99);
+                (void) snprintf(pid, sizeof pid, "%d", own_pid ? (int) getpid() : 1);
+                (void) setenv("LISTEN_PID", pid, 1);
+                (void) setenv("LISTEN_FDS", count, 1);
+                int r = service_socket(got, sizeof got, NULL);
+                if (getenv("LISTEN_PID") || getenv("LISTEN_FDS"))
+                        _exit(98);
+                if (r == 3 && (strcmp(got, path) != 0 || !(fcntl(3, F_GETFD) & FD_CLOEXEC)))
+                        _exit(97);
+                _exit(r < 0 ? 64 : r);
+        }
+        int status;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        (void) unlink(path);
+        return WEXITSTATUS(status);
+}
+
+static void test_socket(void **state) {
+        const char *temporary = getenv("TMPDIR");
+        char path[90];
+        (void) state;
+        (void) snprintf(path, sizeof path, "%.60s/socket-%d", temporary ? temporary : "/tmp",
+                        (int) getpid());
+        assert_int_equal(socket_of(SOCK_SEQPACKET, true, path, "1", true), 3);
+        assert_int_equal(socket_of(SOCK_SEQPACKET, true, path, "1", false), 0); /* not for us */
+        assert_int_equal(socket_of(SOCK_SEQPACKET, true, path, "0", true), 0);
+        assert_int_equal(socket_of(SOCK_SEQPACKET, true, path, "2", true), 64);
+        assert_int_equal(socket_of(SOCK_SEQPACKET, false, path, "1", true), 64);
+        assert_int_equal(socket_of(SOCK_STREAM, true, path, "1", true), 64);
+        assert_int_equal(socket_of(SOCK_DGRAM, false, path, "1", true), 64);
+        assert_int_equal(service_socket(path, sizeof path, NULL), 0);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_path_and_abstract),
                 cmocka_unit_test(test_nobody_to_tell),
+                cmocka_unit_test(test_socket),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
