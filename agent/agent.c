@@ -184,8 +184,9 @@ CLIENT_HANDLER(restore, session_restore(s, &to, e->restore, fds, reterr))
 CLIENT_HANDLER(restore_done, session_restore_done(s, &to, e->restore_done->status, reterr))
 CLIENT_HANDLER(finish, run_finish(s->run, s, &to, e->finish, reterr))
 CLIENT_HANDLER(exchange_put, run_exchange_put(s->run, s->rank, e->exchange_put, &to, reterr))
-CLIENT_HANDLER(exchange_get, exchange_get(&s->run->exchange, s->rank, &e->exchange_get->key,
-                                          e->exchange_get->wait_ns, &to, reterr))
+CLIENT_HANDLER(exchange_get,
+               exchange_get(&s->run->exchange, s->rank - s->run->first_rank, &e->exchange_get->key,
+                            e->exchange_get->wait_ns, &to, reterr))
 CLIENT_HANDLER(exchange_list, exchange_list(&s->run->exchange, &e->exchange_list->prefix,
                                             &e->exchange_list->after, &to, reterr))
 CLIENT_HANDLER(exchange_ranks, (run_answer_ranks(s->run, &to), 0))
@@ -336,9 +337,10 @@ static void reap(void *context) {
                 if (!s)
                         continue;
                 bool gone = session_settled(s) && !s->run->store_calls;
-                if (gone && (s->run->sessions[s->rank] != s || s->run->state == RUN_ENDED)) {
-                        if (s->run->sessions[s->rank] == s)
-                                s->run->sessions[s->rank] = NULL;
+                bool newest = run_session(s->run, s->rank) == s;
+                if (gone && (!newest || s->run->state == RUN_ENDED)) {
+                        if (newest)
+                                s->run->sessions[s->rank - s->run->first_rank] = NULL;
                         session_free(s);
                         a->sessions[i] = NULL;
                 } else

@@ -5,6 +5,8 @@
 #include "agent/hold.h"
 #include "agent/postmortem.h"
 #include "base/log.h"
+#include <errno.h>
+#include <stdlib.h>
 
 #define PAUSE_NS_MIN (500 * NSEC_PER_MSEC)
 #define RETAIN_COMMITS_MAX 4
@@ -25,17 +27,15 @@ static void close_files(struct rank_cut *row) {
         row->parcel = -1;
 }
 
+static void close_all(struct run_attempt *a) {
+        for (uint32_t i = 0; i < a->local_count; i++)
+                close_files(&a->ranks[a->first_rank + i]);
+}
+
 static void attempt_clear(struct run *run, struct run_attempt *a) {
-        for (size_t i = 0; i < SESSION_COUNT_MAX; i++) {
-                if (a->run) /* else never used: descriptors are not set yet */
-                        close_files(&a->ranks[i]);
-                a->ranks[i] = (struct rank_cut){.parcel = -1};
-        }
-        a->run = run;
-        a->state = ATTEMPT_EMPTY;
-        a->doomed = a->told = a->follow_told = a->follow_heard = false;
-        a->tries = 0;
-        a->error = (struct cairn_error) CAIRN_ERROR_INIT;
+        close_all(a);
+        free(a->ranks);
+        *a = (struct run_attempt){.run = run, .error = CAIRN_ERROR_INIT};
 }
 
 void attempts_init(struct run *run) {
@@ -47,6 +47,36 @@ void attempts_done(struct run *run) {
         attempts_init(run);
 }
 
+/* It has a place for every rank of the world as it is now. */
+static int attempt_begin(struct run *run, struct run_attempt *a, uint32_t number,
+                         struct cairn_error *reterr) {
+        a->number = number;
+        a->state = ATTEMPT_OPENING;
+        a->ranks = calloc(run->world, sizeof *a->ranks);
+        if (!a->ranks)
+                return error_set_errno(reterr, ENOMEM, "open attempt", run->name);
+        a->world = a->counts[RANK_NONE] = run->world;
+        a->first_rank = run->first_rank;
+        a->local_count = run->local_count;
+        for (uint32_t i = 0; i < a->local_count; i++)
+                a->ranks[a->first_rank + i].parcel = -1;
+        return 0;
+}
+
+static void set_rank(struct run_attempt *a, uint32_t rank, enum rank_state state) {
+        struct rank_cut *row = &a->ranks[rank];
+        a->counts[row->state]--;
+        a->counts[state]++;
+        row->state = state;
+}
+
+uint32_t attempt_count(const struct run_attempt *a, enum rank_state least) {
+        uint32_t count = 0;
+        for (size_t state = least; state < RANK_STATE_COUNT; state++)
+                count += a->counts[state];
+        return count;
+}
+
 size_t attempts_open_count(const struct run *run) {
         size_t count = 0;
         for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++)
@@ -56,7 +86,7 @@ size_t attempts_open_count(const struct run *run) {
 
 static bool row_in_flight(const struct run_attempt *a, uint32_t rank) {
         return (a->state == ATTEMPT_OPEN || a->state == ATTEMPT_COMMITTING) && !a->doomed &&
-               a->ranks[rank].state >= RANK_CUT;
+               rank < a->world && a->ranks[rank].state >= RANK_CUT;
 }
 
 bool attempts_cover(const struct run *run, uint32_t rank, uint64_t seq) {
@@ -75,26 +105,21 @@ bool run_session_in_flight(const struct run *run, const struct session *s) {
         return session_copying(s) || attempts_in_flight(run, s->rank);
 }
 
+/* Of this world: one that is being committed may be of the start before this one. */
 static struct run_attempt *find(struct run *run, uint32_t number) {
         for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++)
-                if (run->attempts[i].state != ATTEMPT_EMPTY && run->attempts[i].number == number)
+                if (run->attempts[i].state != ATTEMPT_EMPTY && run->attempts[i].number == number &&
+                    run->attempts[i].world == run->world)
                         return &run->attempts[i];
         return NULL;
-}
-
-static uint32_t count_from(const struct run_attempt *a, enum rank_state state) {
-        uint32_t count = 0;
-        for (uint32_t i = 0; i < a->run->world; i++)
-                count += a->ranks[i].state >= state;
-        return count;
 }
 
 bool attempts_untouched(const struct run *run, uint32_t number) {
         for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++) {
                 const struct run_attempt *a = &run->attempts[i];
                 if (a->state == ATTEMPT_OPEN && a->number == number)
-                        return !a->doomed && count_from(a, RANK_ARMED) == run->world &&
-                               count_from(a, RANK_CUT) == 0;
+                        return !a->doomed && attempt_count(a, RANK_ARMED) == run->world &&
+                               attempt_count(a, RANK_CUT) == 0;
         }
         return false;
 }
@@ -103,7 +128,7 @@ uint32_t attempts_cut_count(const struct run *run, uint32_t number) {
         for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++) {
                 const struct run_attempt *a = &run->attempts[i];
                 if (a->state == ATTEMPT_OPEN && a->number == number && !a->doomed)
-                        return count_from(a, RANK_CUT);
+                        return attempt_count(a, RANK_CUT);
         }
         return run->world;
 }
@@ -111,7 +136,7 @@ uint32_t attempts_cut_count(const struct run *run, uint32_t number) {
 bool attempts_uneven(const struct run *run) {
         for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++) {
                 const struct run_attempt *a = &run->attempts[i];
-                uint32_t cut = a->state == ATTEMPT_OPEN ? count_from(a, RANK_CUT) : 0;
+                uint32_t cut = a->state == ATTEMPT_OPEN ? attempt_count(a, RANK_CUT) : 0;
                 if (cut > 0 && cut < run->world)
                         return true;
         }
@@ -145,14 +170,12 @@ static void give_up(struct run_attempt *a, const struct cairn_error *error) {
         if (is_over(a))
                 return;
         a->doomed = true;
-        bool used = false;
-        for (uint32_t i = 0; i < run->world; i++) {
-                const struct rank_cut *row = &a->ranks[i];
-                if (row->state < RANK_CUT)
-                        continue;
-                used = true;
-                if (run->sessions[i] && run->sessions[i]->page)
-                        cut_outcome_set(run->sessions[i]->page, row->seq, CUT_FAILED,
+        bool used = attempt_count(a, RANK_CUT) > 0;
+        for (uint32_t i = 0; i < a->local_count; i++) {
+                const struct rank_cut *row = &a->ranks[a->first_rank + i];
+                const struct session *s = run_session(run, a->first_rank + i);
+                if (row->state >= RANK_CUT && s && s->page)
+                        cut_outcome_set(s->page, row->seq, CUT_FAILED,
                                         error ? error->status : CAIRN_ERR_STALE);
         }
         if (!error || !error->status || !used) { /* nobody's fault, or nothing of it was lost */
@@ -194,8 +217,7 @@ static void discarded(void *context, const struct store_message *reply, struct w
 static void discard(struct run_attempt *a) {
         struct cairn_error error = CAIRN_ERROR_INIT;
         struct store_message m = {.verb = STORE_DISCARD, .attempt = a->number};
-        for (uint32_t i = 0; i < SESSION_COUNT_MAX; i++)
-                close_files(&a->ranks[i]);
+        close_all(a);
         /* The folder is the leader's; after a loss it is the next generation's to set aside. */
         if (!group_leads(a->run)) {
                 attempt_clear(a->run, a);
@@ -212,12 +234,13 @@ static void discard(struct run_attempt *a) {
  * free. */
 static void wind_up(struct run_attempt *a) {
         bool busy = false;
-        for (uint32_t i = 0; i < SESSION_COUNT_MAX; i++) {
-                struct rank_cut *row = &a->ranks[i];
-                struct session *s = a->run->sessions[i];
+        for (uint32_t i = 0; i < a->local_count; i++) {
+                uint32_t rank = a->first_rank + i;
+                const struct rank_cut *row = &a->ranks[rank];
+                struct session *s = run_session(a->run, rank);
                 bool saver_has_it = s && s->armed_attempt == a->number && !session_settled(s);
                 if ((row->state == RANK_ARMED || row->state == RANK_CUT) && !saver_has_it)
-                        row->state = RANK_NONE;
+                        set_rank(a, rank, RANK_NONE);
                 if (row->state == RANK_ARMED) {
                         session_disarm(s);
                         /* A dying trainer's saver is ended anyway. */
@@ -269,18 +292,18 @@ static void retain(struct run *run) {
 }
 
 static bool is_post_mortem(const struct run_attempt *a) {
-        for (uint32_t i = 0; i < a->run->world; i++)
-                if (a->ranks[i].ending.kind != ENDING_ALIVE)
+        for (uint32_t i = 0; i < a->local_count; i++)
+                if (a->ranks[a->first_rank + i].ending.kind != ENDING_ALIVE)
                         return true;
         return false;
 }
 
 static void publish_outcome(struct run_attempt *a, const struct commit_result *c) {
         struct run *run = a->run;
-        for (uint32_t i = 0; i < run->world; i++) {
-                const struct rank_cut *row = &a->ranks[i];
-                struct session *s = run->sessions[i];
-                if (i == run->first_rank)
+        for (uint32_t i = 0; i < a->local_count; i++) {
+                const struct rank_cut *row = &a->ranks[a->first_rank + i];
+                struct session *s = run_session(run, a->first_rank + i);
+                if (i == 0)
                         run->committed_seq = row->seq;
                 if (!s || !s->page)
                         continue;
@@ -313,8 +336,7 @@ static void publish_outcome(struct run_attempt *a, const struct commit_result *c
                   "cut_to_commit_ms=%llu",
                   run->name, (unsigned long long) run->generation, a->number, run->committed_name,
                   (long long) c->step, (unsigned long long) c->bytes, c->existed,
-                  (unsigned long long) ((run->committed_ns - a->ranks[run->first_rank].cut_ns) /
-                                        NSEC_PER_MSEC));
+                  (unsigned long long) ((run->committed_ns - a->first_ns) / NSEC_PER_MSEC));
         outage_over(run);
 }
 
@@ -344,8 +366,7 @@ static void committed(void *context, const struct store_message *reply, struct w
 
 static void commit(struct run_attempt *a) {
         struct cairn_error error = CAIRN_ERROR_INIT;
-        struct store_message m = {
-                .verb = STORE_COMMIT, .attempt = a->number, .step = a->ranks[0].step};
+        struct store_message m = {.verb = STORE_COMMIT, .attempt = a->number, .step = a->step};
         const char *tag = demand_tag(a->run, a, &m.reason);
         (void) snprintf(m.name, sizeof m.name, "%s", tag);
         if (a->run->stop.active || a->run->end.wanted)
@@ -375,7 +396,7 @@ static void published(void *context, const struct store_message *reply, struct w
                 return;
         struct rank_cut *row = &a->ranks[reply->rank];
         if (reply->status == 0) {
-                row->state = RANK_PUBLISHED;
+                set_rank(a, reply->rank, RANK_PUBLISHED);
                 tell_rank(a, reply->rank, CAIRN__PEER__RANK_EVENT__RANK_PUBLISHED);
         } else if ((reply->status == CAIRN_ERR_TIMEOUT || reply->status == CAIRN_ERR_PEER) &&
                    ++row->tries < RUN_STORE_TRIES)
@@ -394,6 +415,21 @@ static void publish(struct run_attempt *a, uint32_t rank) {
 
 /* ---- what sessions report ---- */
 
+static void note_cut(struct run_attempt *a, uint32_t rank, int64_t step, uint64_t bytes) {
+        struct rank_cut *row = &a->ranks[rank];
+        set_rank(a, rank, RANK_CUT);
+        row->step = step;
+        row->bytes = bytes;
+        row->cut_ns = a->newest_ns = loop_now(&a->run->agent->loop);
+        if (attempt_count(a, RANK_CUT) == 1) {
+                a->step = step;
+                a->first_ns = row->cut_ns;
+        } else if (step != a->step) {
+                a->is_uneven = true;
+                a->other_step = step;
+        }
+}
+
 /* A cut that was asked for in its trainer's life and copied in part after its end says nothing of
  * how that came, and a fault may have scribbled on what was copied. It is not kept: the same state
  * is taken again, as that of a dead trainer. */
@@ -402,12 +438,9 @@ void run_session_cut(struct run *run, struct session *s, const struct saver_mess
         if (!a || a->ranks[s->rank].state != RANK_ARMED)
                 return;
         struct rank_cut *row = &a->ranks[s->rank];
-        row->state = RANK_CUT;
         row->seq = m->seq;
-        row->step = m->step;
-        row->bytes = m->bytes ? m->bytes : s->image_bytes;
-        row->cut_ns = loop_now(&run->agent->loop);
         row->ending = m->ending;
+        note_cut(a, s->rank, m->step, m->bytes ? m->bytes : s->image_bytes);
         tell_rank(a, s->rank, CAIRN__PEER__RANK_EVENT__RANK_CUT);
         log_event(LOG_LEVEL_DEBUG, "run=%s rank=%u attempt=%u cut=%llu step=%lld", run->name,
                   s->rank, a->number, (unsigned long long) m->seq, (long long) m->step);
@@ -445,13 +478,12 @@ void run_session_void(struct run *run, struct session *s, const struct saver_mes
 void run_session_written(struct run *run, struct session *s, const struct saver_message *m) {
         for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++) {
                 struct run_attempt *a = &run->attempts[i];
-                struct rank_cut *row = &a->ranks[s->rank];
-                if (a->state != ATTEMPT_OPEN || row->state != RANK_CUT ||
+                if (a->state != ATTEMPT_OPEN || a->ranks[s->rank].state != RANK_CUT ||
                     (m->attempt && m->attempt != a->number))
                         continue;
-                row->state = RANK_WRITTEN;
+                set_rank(a, s->rank, RANK_WRITTEN);
                 if (m->bytes)
-                        row->bytes = m->bytes;
+                        a->ranks[s->rank].bytes = m->bytes;
                 if (m->status < 0) {
                         s->last_error = m->error;
                         doom(a, &m->error);
@@ -465,7 +497,7 @@ void run_session_disarmed(struct run *run, struct session *s, uint32_t attempt) 
         struct run_attempt *a = find(run, attempt);
         if (!a || a->ranks[s->rank].state != RANK_ARMED)
                 return;
-        a->ranks[s->rank].state = RANK_NONE;
+        set_rank(a, s->rank, RANK_NONE);
         tell_rank(a, s->rank, CAIRN__PEER__RANK_EVENT__RANK_DISARMED);
 }
 
@@ -473,11 +505,11 @@ void run_session_saver_lost(struct run *run, struct session *s, const struct cai
         hold_void(run, s->rank);
         for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++) {
                 struct run_attempt *a = &run->attempts[i];
-                struct rank_cut *row = &a->ranks[s->rank];
-                if (a->state == ATTEMPT_OPEN &&
-                    (row->state == RANK_ARMED || row->state == RANK_CUT)) {
-                        doom(a, row->state == RANK_CUT ? error : NULL);
-                        row->state = RANK_NONE;
+                enum rank_state state =
+                        a->state == ATTEMPT_OPEN ? a->ranks[s->rank].state : RANK_NONE;
+                if (state == RANK_ARMED || state == RANK_CUT) {
+                        doom(a, state == RANK_CUT ? error : NULL);
+                        set_rank(a, s->rank, RANK_NONE);
                 }
         }
 }
@@ -520,7 +552,8 @@ static void opened(void *context, const struct store_message *reply, struct wire
         struct cairn_error error = reply->error;
         uint32_t first = reply->first, count = (uint32_t) fds->count;
         if (reply->status == 0 &&
-            (count == 0 || first >= a->run->world || count > a->run->world - first))
+            (count == 0 || first < a->first_rank || first - a->first_rank >= a->local_count ||
+             count > a->local_count - (first - a->first_rank)))
                 (void) error_set(&error, CAIRN_ERR_FATAL, "open attempt", a->run->name,
                                  "the store process answered with %u files for rank %u", count,
                                  first);
@@ -530,7 +563,7 @@ static void opened(void *context, const struct store_message *reply, struct wire
         }
         for (uint32_t i = 0; i < count; i++)
                 a->ranks[first + i].parcel = wire_fds_take(fds, i);
-        if (first + count < a->run->first_rank + a->run->local_count) {
+        if (first + count < a->first_rank + a->local_count) {
                 ask_files(a, first + count);
                 return;
         }
@@ -544,13 +577,21 @@ static void opened(void *context, const struct store_message *reply, struct wire
 /* As many ranks as one message carries descriptors for. */
 static void ask_files(struct run_attempt *a, uint32_t first) {
         struct cairn_error error = CAIRN_ERROR_INIT;
-        uint32_t left = a->run->first_rank + a->run->local_count - first;
+        uint32_t left = a->first_rank + a->local_count - first;
         struct store_message m = {.verb = STORE_ATTEMPT_OPEN,
                                   .attempt = a->number,
                                   .first = first,
                                   .count = left < WIRE_FDS_MAX ? left : WIRE_FDS_MAX};
         if (run_store_request(a->run, &m, opened, a, &error) < 0)
                 open_failed(a, &error);
+}
+
+static void open_files(struct run_attempt *a, uint32_t number) {
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        if (attempt_begin(a->run, a, number, &error) < 0)
+                open_failed(a, &error);
+        else
+                ask_files(a, a->first_rank);
 }
 
 static bool wants_attempt(const struct run *run) {
@@ -561,21 +602,17 @@ static bool wants_attempt(const struct run *run) {
                 const struct run_attempt *a = &run->attempts[i];
                 if (a->state == ATTEMPT_OPENING)
                         return false;
-                bool spare = a->state == ATTEMPT_OPEN && !a->doomed;
-                for (uint32_t rank = 0; rank < run->world; rank++)
-                        spare = spare && a->ranks[rank].state < RANK_CUT;
-                if (spare)
-                        return false;
+                if (a->state == ATTEMPT_OPEN && !a->doomed && attempt_count(a, RANK_CUT) == 0)
+                        return false; /* a spare one */
         }
         /* Before the trainers are there: a fast one asks for a cut milliseconds after its seal.
-         * And as
-         * long as one lives, for it may be saving its last step while the run ends. */
+         * And as long as one lives, for it may be saving its last step while the run ends. */
         bool any = false;
-        for (uint32_t rank = 0; rank < run->world; rank++) {
-                if (run->sessions[rank] && (!run->sessions[rank]->dead ||
-                                            run->sessions[rank]->postmortem == POSTMORTEM_WANTED))
+        for (uint32_t i = 0; i < run->local_count; i++) {
+                const struct session *s = run->sessions[i];
+                if (s && (!s->dead || s->postmortem == POSTMORTEM_WANTED))
                         return true;
-                any = any || run->sessions[rank];
+                any = any || s;
         }
         return !any && run->generation > 0 && !run->end.wanted;
 }
@@ -587,31 +624,25 @@ static void open_next(struct run *run) {
                         a = &run->attempts[i];
         if (!a)
                 return;
-        a->number = ++run->attempt_last;
-        a->state = ATTEMPT_OPENING;
-        ask_files(a, run->first_rank);
+        open_files(a, ++run->attempt_last);
 }
 
 /* An earlier one is cut on some ranks and not on others. Whoever went on to a later one meanwhile
  * would stay ahead of the others by one cut for ever. A member of a group sees its own ranks only;
  * the leader tells it of the later one when that is due. */
 static bool is_too_early(const struct run *run, const struct run_attempt *a) {
-        bool leads = group_leads(run);
-        uint32_t first = leads ? 0 : run->first_rank;
-        uint32_t end = leads ? run->world : run->first_rank + run->local_count;
+        uint32_t heard_of = group_leads(run) ? run->world : run->local_count;
         for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++) {
                 const struct run_attempt *b = &run->attempts[i];
-                if (b->state != ATTEMPT_OPEN || b->doomed || b->number >= a->number)
-                        continue;
-                for (uint32_t rank = first; rank < end; rank++)
-                        if (b->ranks[rank].state < RANK_CUT)
-                                return true;
+                if (b->state == ATTEMPT_OPEN && !b->doomed && b->number < a->number &&
+                    attempt_count(b, RANK_CUT) < heard_of)
+                        return true;
         }
         return false;
 }
 
 static void arm(struct run *run, uint32_t rank) {
-        struct session *s = run->sessions[rank];
+        struct session *s = run_session(run, rank);
         struct run_attempt *a = NULL;
         if (!s || !session_can_arm(s) ||
             (!s->dead && loop_now(&run->agent->loop) < run->arm_after_ns))
@@ -626,7 +657,7 @@ static void arm(struct run *run, uint32_t rank) {
                 return;
         struct rank_cut *row = &a->ranks[rank];
         if (session_arm(s, a->number, row->parcel) == 0) {
-                row->state = RANK_ARMED;
+                set_rank(a, rank, RANK_ARMED);
                 tell_rank(a, rank, CAIRN__PEER__RANK_EVENT__RANK_ARMED);
         }
         /* Sent or lost with its saver: these files are handed out once. */
@@ -635,15 +666,24 @@ static void arm(struct run *run, uint32_t rank) {
 
 /* ---- a group ---- */
 
-void attempts_tell_open(struct run *run, bool again) {
+static void tell_open(struct run *run) {
         for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++) {
                 struct run_attempt *a = &run->attempts[i];
-                if (a->state != ATTEMPT_OPEN || a->doomed ||
-                    (a->told ? !again : is_too_early(run, a)))
+                if (a->state != ATTEMPT_OPEN || a->doomed || a->told || is_too_early(run, a))
                         continue;
                 a->told = true;
-                group_tell_open(run, a->number);
-                a->follow_told = false;
+                group_tell_open(run, a->number, NULL);
+        }
+}
+
+void attempts_tell_newcomer(struct run *run, struct peer_link *link) {
+        for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++) {
+                const struct run_attempt *a = &run->attempts[i];
+                if (a->state != ATTEMPT_OPEN || a->doomed || !a->told)
+                        continue;
+                group_tell_open(run, a->number, link);
+                if (a->follow_told)
+                        group_tell_follow(run, a->number, a->step, link);
         }
 }
 
@@ -667,10 +707,9 @@ static void open_told(struct run *run) {
                                 a = &run->attempts[k];
                 if (!run->open_wanted[i] || !a)
                         continue;
-                a->number = run->open_wanted[i];
+                uint32_t number = run->open_wanted[i];
                 run->open_wanted[i] = 0;
-                a->state = ATTEMPT_OPENING;
-                ask_files(a, run->first_rank);
+                open_files(a, number);
         }
 }
 
@@ -708,22 +747,23 @@ void attempts_heard_rank(struct run *run, const Cairn__Peer__Rank *m) {
                 hold_void(run, m->rank);
         if (!a || a->state != ATTEMPT_OPEN || a->doomed)
                 return;
-        struct rank_cut *row = &a->ranks[m->rank];
+        enum rank_state state = a->ranks[m->rank].state;
         switch (m->event) {
         case CAIRN__PEER__RANK_EVENT__RANK_ARMED:
-                row->state = row->state == RANK_NONE ? RANK_ARMED : row->state;
+                if (state == RANK_NONE)
+                        set_rank(a, m->rank, RANK_ARMED);
                 break;
         case CAIRN__PEER__RANK_EVENT__RANK_DISARMED:
-                row->state = row->state == RANK_ARMED ? RANK_NONE : row->state;
+                if (state == RANK_ARMED)
+                        set_rank(a, m->rank, RANK_NONE);
                 break;
         case CAIRN__PEER__RANK_EVENT__RANK_CUT:
-                row->state = RANK_CUT;
-                row->step = m->step;
-                row->bytes = m->bytes;
-                row->cut_ns = loop_now(&run->agent->loop);
+                if (state < RANK_CUT)
+                        note_cut(a, m->rank, m->step, m->bytes);
                 break;
         case CAIRN__PEER__RANK_EVENT__RANK_PUBLISHED:
-                row->state = row->state == RANK_CUT ? RANK_PUBLISHED : row->state;
+                if (state == RANK_CUT)
+                        set_rank(a, m->rank, RANK_PUBLISHED);
                 break;
         default:
                 break;
@@ -737,7 +777,7 @@ void attempts_heard_rank(struct run *run, const Cairn__Peer__Rank *m) {
  * first, for its saver's word that it was cut may be under way. */
 static void follow(struct run_attempt *a, uint32_t rank, int64_t first_step, uint64_t first_ns) {
         struct run *run = a->run;
-        struct session *s = run->sessions[rank];
+        struct session *s = run_session(run, rank);
         struct cairn_error error = CAIRN_ERROR_INIT;
         if (!s || !s->page || s->dead)
                 return;
@@ -761,44 +801,36 @@ static void follow(struct run_attempt *a, uint32_t rank, int64_t first_step, uin
 }
 
 /* One rank was cut, here or on another node: all are to be. */
-static void follow_all(struct run_attempt *a, const struct rank_cut *first) {
+static void follow_all(struct run_attempt *a) {
         struct run *run = a->run;
+        bool any = attempt_count(a, RANK_CUT) > 0;
         if (hold_active(run) && run->hold.attempt == a->number)
                 return;
-        if (first && !a->follow_told) {
+        if (any && !a->follow_told) {
                 a->follow_told = true;
-                group_tell_follow(run, a->number, first->step);
+                group_tell_follow(run, a->number, a->step, NULL);
         }
-        if (!first && !a->follow_heard)
+        if (!any && !a->follow_heard)
                 return;
-        for (uint32_t i = 0; i < run->world && !a->doomed; i++)
-                if (a->ranks[i].state < RANK_CUT)
-                        follow(a, i, first ? first->step : a->follow_step,
-                               first ? first->cut_ns : a->follow_ns);
+        for (uint32_t i = 0; i < a->local_count && !a->doomed; i++)
+                if (a->ranks[a->first_rank + i].state < RANK_CUT)
+                        follow(a, a->first_rank + i, any ? a->step : a->follow_step,
+                               any ? a->newest_ns : a->follow_ns);
 }
 
 static void check_open(struct run_attempt *a) {
         struct run *run = a->run;
         struct cairn_error error = CAIRN_ERROR_INIT;
-        uint32_t done = 0;
-        const struct rank_cut *first = NULL;
-        for (uint32_t i = 0; i < run->world; i++) {
-                const struct rank_cut *row = &a->ranks[i];
-                done += row->state == RANK_PUBLISHED;
-                if (row->state < RANK_CUT)
-                        continue;
-                if (first && row->step != first->step && !a->doomed) {
-                        (void) error_set(&error, CAIRN_ERR_MISMATCH, "commit", run->name,
-                                         "ranks were cut at steps %lld and %lld",
-                                         (long long) first->step, (long long) row->step);
-                        doom(a, &error);
-                }
-                first = row;
+        if (a->is_uneven && !a->doomed) {
+                (void) error_set(&error, CAIRN_ERR_MISMATCH, "commit", run->name,
+                                 "ranks were cut at steps %lld and %lld", (long long) a->step,
+                                 (long long) a->other_step);
+                doom(a, &error);
         }
-        follow_all(a, first);
+        follow_all(a);
         if (a->doomed)
                 wind_up(a);
-        else if (done == run->world && group_leads(run))
+        else if (a->counts[RANK_PUBLISHED] == run->world && group_leads(run))
                 commit(a);
 }
 
@@ -810,8 +842,8 @@ void attempts_pump(struct run *run) {
                 open_next(run);
         open_told(run);
         if (run->group && group_leads(run))
-                attempts_tell_open(run, false);
-        for (uint32_t rank = 0; rank < run->world; rank++)
-                arm(run, rank);
+                tell_open(run);
+        for (uint32_t i = 0; i < run->local_count; i++)
+                arm(run, run->first_rank + i);
         retain(run);
 }

@@ -16,6 +16,8 @@ void attempts_pump(struct run *run);
 /* Every attempt that is not being committed is given up; `error` NULL: nobody's fault. */
 void attempts_doom_all(struct run *run, const struct cairn_error *error);
 size_t attempts_open_count(const struct run *run);
+/* Ranks that have come as far or further. */
+uint32_t attempt_count(const struct run_attempt *a, enum rank_state least);
 /* Is a cut of this rank at or after `seq` between copy and commit? */
 bool attempts_cover(const struct run *run, uint32_t rank, uint64_t seq);
 /* The same, whatever the seq. */
@@ -28,7 +30,8 @@ uint32_t attempts_cut_count(const struct run *run, uint32_t number);
 bool attempts_uneven(const struct run *run);
 
 /* Of a group. Leader: tell a member that came which attempts are open, and hear its reports. */
-void attempts_tell_open(struct run *run, bool again);
+struct peer_link;
+void attempts_tell_newcomer(struct run *run, struct peer_link *link);
 void attempts_heard_rank(struct run *run, const Cairn__Peer__Rank *m);
 /* Both: it is given up there. Member: what the leader says. */
 void attempts_heard_doom(struct run *run, uint32_t number, const struct cairn_error *error);

@@ -32,7 +32,7 @@ static bool session_cuttable(const struct session *s) {
 
 /* Which seq each rank must be cut at or after; wakes the copier of a run of one rank. */
 static void set_targets(struct run *run, struct run_waiter *w) {
-        for (uint32_t i = 0; i < run->world; i++) {
+        for (uint32_t i = 0; i < run->local_count; i++) {
                 bool updating;
                 struct session *s = run->sessions[i];
                 if (!session_cuttable(s))
@@ -74,7 +74,7 @@ void demand_internal(struct run *run, uint64_t deadline_ns) {
 /* Everything is committed as it stands. */
 static bool committed_already(struct run *run) {
         for (uint32_t i = 0; i < run->local_count; i++) {
-                struct session *s = run->sessions[run->first_rank + i];
+                struct session *s = run->sessions[i];
                 if (!session_cuttable(s))
                         return false;
                 struct cut_word w = session_word(s);
@@ -87,7 +87,7 @@ static bool committed_already(struct run *run) {
 
 void demand_periodic(struct run *run) {
         bool active = false;
-        for (uint32_t i = 0; i < run->world; i++) {
+        for (uint32_t i = 0; i < run->local_count; i++) {
                 if (run->sessions[i]) /* nothing else may have looked since its first update */
                         session_refresh(run->sessions[i]);
                 active = active || (run->sessions[i] && run->sessions[i]->state == SESSION_ACTIVE);
@@ -178,7 +178,7 @@ static int forward(struct run *run, struct run_waiter *w, uint64_t timeout_ns,
 int run_snapshot(struct run *run, const struct reply_to *to,
                  const Cairn__Control__SnapshotRequest *m, struct cairn_error *reterr) {
         bool any = false;
-        for (uint32_t i = 0; i < run->world; i++)
+        for (uint32_t i = 0; i < run->local_count; i++)
                 any = any || session_cuttable(run->sessions[i]);
         if (!any)
                 return error_set(reterr, CAIRN_ERR_BUSY, "snapshot", run->name,
@@ -254,8 +254,10 @@ void demand_heard(struct run *run, const Cairn__Peer__Demanded *m) {
 /* ---- what became of it ---- */
 
 static bool covers(const struct run *run, const struct run_attempt *a, const struct run_waiter *w) {
-        for (uint32_t i = 0; i < run->world; i++)
-                if (a->ranks[i].state < RANK_CUT || a->ranks[i].seq < w->seq[i])
+        if (a->world != run->world || attempt_count(a, RANK_CUT) < run->world)
+                return false;
+        for (uint32_t i = 0; i < run->local_count; i++)
+                if (a->ranks[run->first_rank + i].seq < w->seq[i])
                         return false;
         return true;
 }
@@ -307,7 +309,7 @@ static void say_timeout(struct run *run, struct run_waiter *w) {
         struct cairn_error error = CAIRN_ERROR_INIT;
         uint64_t now_ns = loop_now(&run->agent->loop);
         double waited = (double) (now_ns - w->since_ns) / 1e9;
-        for (uint32_t i = 0; i < run->world && !error.status; i++) {
+        for (uint32_t i = 0; i < run->local_count && !error.status; i++) {
                 struct session *s = run->sessions[i];
                 if (!session_cuttable(s))
                         continue;
@@ -317,11 +319,11 @@ static void say_timeout(struct run *run, struct run_waiter *w) {
                         (void) error_set(&error, CAIRN_ERR_TIMEOUT, "snapshot", run->name,
                                          "rank %u (process %d) is inside an update since at least "
                                          "%.1f s, and a cut can only be taken outside of one",
-                                         i, (int) s->pid, since);
+                                         s->rank, (int) s->pid, since);
                 else if (!s->saver_sealed)
                         (void) error_set(&error, CAIRN_ERR_TIMEOUT, "snapshot", run->name,
-                                         "the saver of rank %u is being restarted", i);
-                else if (attempts_in_flight(run, i))
+                                         "the saver of rank %u is being restarted", s->rank);
+                else if (attempts_in_flight(run, s->rank))
                         (void) error_set(&error, CAIRN_ERR_TIMEOUT, "snapshot", run->name,
                                          "the snapshot is still being written after %.1f s; it "
                                          "goes on",
@@ -341,30 +343,33 @@ static void answer_taken(struct run *run, struct run_waiter *w) {
                 const struct run_attempt *a = &run->attempts[i];
                 if (a->state != ATTEMPT_EMPTY && !a->doomed && covers(run, a, w)) {
                         uint64_t bytes = 0;
-                        for (uint32_t rank = 0; rank < run->world; rank++)
+                        for (uint32_t rank = 0; rank < a->world; rank++)
                                 bytes += a->ranks[rank].bytes;
-                        answer(w, "", a->ranks[0].step, bytes, false, false);
+                        answer(w, "", a->step, bytes, false, false);
                         return;
                 }
         }
 }
 
 static void take(struct run *run, const struct run_waiter *w) {
-        for (uint32_t i = 0; i < run->world; i++) {
+        for (uint32_t i = 0; i < run->local_count; i++) {
                 struct session *s = run->sessions[i];
                 /* The last state of a dead trainer has its own order, which tells how it ended. */
                 if (!session_cuttable(s) || s->dead || !s->armed_attempt || s->disarming ||
-                    s->writing || attempts_cover(run, i, w->seq[i]))
+                    s->writing || attempts_cover(run, s->rank, w->seq[i]))
                         continue;
                 session_take(s, w->seq[i] ? w->seq[i] : 1);
         }
 }
 
 static bool is_uncovered(const struct run *run, const struct run_waiter *w) {
-        for (uint32_t i = 0; i < run->world; i++)
-                if (!attempts_cover(run, i, w->seq[i]))
-                        return true;
-        return false;
+        for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++) {
+                const struct run_attempt *a = &run->attempts[i];
+                if ((a->state == ATTEMPT_OPEN || a->state == ATTEMPT_COMMITTING) && !a->doomed &&
+                    covers(run, a, w))
+                        return false;
+        }
+        return true;
 }
 
 void demand_pump(struct run *run) {
@@ -374,9 +379,9 @@ void demand_pump(struct run *run) {
                 struct run_waiter *w = &run->waiters[i];
                 if (!w->used || w->tagging)
                         continue;
-                for (uint32_t rank = 0; rank < run->world; rank++)
-                        if (session_cuttable(run->sessions[rank]))
-                                (void) session_word(run->sessions[rank]);
+                for (uint32_t k = 0; k < run->local_count; k++)
+                        if (session_cuttable(run->sessions[k]))
+                                (void) session_word(run->sessions[k]);
                 if (!w->internal && !w->peer_nonce && !server_reach(&w->to))
                         w->used = false; /* whoever asked hung up */
                 else if (now_ns >= w->deadline_ns)

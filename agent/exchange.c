@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include <errno.h>
 #include <inttypes.h>
+#include <stdlib.h>
 
 #define LIST_ITEMS_MAX 256
 #define LIST_BYTES_MAX \
@@ -65,6 +66,7 @@ void exchange_clear(struct exchange *x) {
                 x->entries = entry->next;
                 free(entry);
         }
+        free(x->used);
         loop_timer_clear(x->loop, &x->timer);
         exchange_init(x, x->loop);
 }
@@ -103,6 +105,19 @@ static void wake(struct exchange *x, const struct exchange_entry *entry) {
         timer_set(x);
 }
 
+static int make_use(struct exchange *x, uint32_t rank, struct cairn_error *reterr) {
+        if (rank < x->used_count)
+                return 0;
+        size_t count = 2 * ((size_t) rank + 1);
+        struct exchange_use *used = realloc(x->used, count * sizeof *used);
+        if (!used)
+                return error_set_errno(reterr, ENOMEM, "put value", "");
+        memset(used + x->used_count, 0, (count - x->used_count) * sizeof *used);
+        x->used = used;
+        x->used_count = count;
+        return 0;
+}
+
 /* `old`: the entry that the new one replaces, or NULL. */
 static int check_room(const struct exchange *x, uint32_t rank, size_t bytes,
                       const struct exchange_entry *old, struct cairn_error *reterr) {
@@ -127,6 +142,7 @@ int exchange_put(struct exchange *x, uint32_t rank, const ProtobufCBinaryData *k
                                  "%zu bytes are more than %" PRIu64, value->len,
                                  EXCHANGE_VALUE_BYTES_MAX);
         struct exchange_entry **p = place(x, key), *old = *p && !compare(*p, key) ? *p : NULL;
+        TRY(make_use(x, rank, reterr));
         TRY(check_room(x, rank, key->len + value->len, old, reterr));
         struct exchange_entry *entry = malloc(sizeof *entry + key->len + value->len);
         if (!entry)
@@ -160,7 +176,7 @@ void exchange_each(struct exchange *x, exchange_each_fn call, void *context) {
         }
 }
 
-int exchange_get(struct exchange *x, uint32_t rank, const ProtobufCBinaryData *key,
+int exchange_get(struct exchange *x, uint32_t waiter, const ProtobufCBinaryData *key,
                  uint64_t wait_ns, const struct reply_to *to, struct cairn_error *reterr) {
         TRY(check_key(key, 1, "get value", reterr));
         const struct exchange_entry *entry = *place(x, key);
@@ -170,7 +186,7 @@ int exchange_get(struct exchange *x, uint32_t rank, const ProtobufCBinaryData *k
                 return 0;
         }
         uint64_t now_ns = loop_now(x->loop);
-        struct exchange_waiter *w = &x->waiters[rank];
+        struct exchange_waiter *w = &x->waiters[waiter];
         if (w->to.connection)
                 answer(&w->to, NULL);
         *w = (struct exchange_waiter){

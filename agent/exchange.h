@@ -22,6 +22,9 @@
 #include "agent/server.h"
 
 struct exchange_entry;
+struct exchange_use {
+        size_t keys, bytes;
+};
 struct exchange_waiter {
         struct reply_to to; /* connection NULL: none */
         char key[EXCHANGE_KEY_BYTES_MAX];
@@ -32,18 +35,17 @@ struct exchange {
         struct loop *loop;
         struct loop_timer timer;        /* the first deadline of those that wait */
         struct exchange_entry *entries; /* by key */
-        struct {                        /* by rank: what it put */
-                size_t keys, bytes;
-        } used[SESSION_COUNT_MAX];
-        struct exchange_waiter waiters[SESSION_COUNT_MAX]; /* by rank */
+        struct exchange_use *used;      /* by rank: what it put; grows with the highest one */
+        size_t used_count;
+        struct exchange_waiter waiters[SESSION_COUNT_MAX]; /* of this node's ranks */
 };
 
 void exchange_init(struct exchange *x, struct loop *loop);
 /* Sessions of the generation have ended: nobody who waits is there. Frees all that is kept. */
 void exchange_clear(struct exchange *x);
 
-/* rank < SESSION_COUNT_MAX. Errors: API (key or value too long), NOSPACE. `to` NULL: another node's
- * rank put it, nobody here waits for an answer. */
+/* `rank`: of the world. Errors: API (key or value too long), NOSPACE, NOMEM. `to` NULL: another
+ * node's rank put it, nobody here waits for an answer. */
 int exchange_put(struct exchange *x, uint32_t rank, const ProtobufCBinaryData *key,
                  const ProtobufCBinaryData *value, const struct reply_to *to,
                  struct cairn_error *reterr);
@@ -51,7 +53,8 @@ int exchange_put(struct exchange *x, uint32_t rank, const ProtobufCBinaryData *k
 typedef void (*exchange_each_fn)(void *context, uint32_t rank, const ProtobufCBinaryData *key,
                                  const ProtobufCBinaryData *value);
 void exchange_each(struct exchange *x, exchange_each_fn call, void *context);
-int exchange_get(struct exchange *x, uint32_t rank, const ProtobufCBinaryData *key,
+/* `waiter` < SESSION_COUNT_MAX: which of this node's ranks asks. */
+int exchange_get(struct exchange *x, uint32_t waiter, const ProtobufCBinaryData *key,
                  uint64_t wait_ns, const struct reply_to *to, struct cairn_error *reterr);
 int exchange_list(const struct exchange *x, const ProtobufCBinaryData *prefix,
                   const ProtobufCBinaryData *after, const struct reply_to *to,

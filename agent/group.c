@@ -4,7 +4,9 @@
  */
 #include "agent/group.h"
 #include "agent/attempt.h"
+#include "agent/rendezvous_record.h"
 #include "agent/run_parts.h"
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "base/states.h"
 #include "format/wire.h"
@@ -59,8 +61,7 @@ bool group_leads(const struct run *run) {
 
 bool group_has(const struct run *run, uint32_t rank) {
         const struct group *g = run->group;
-        bool is_local = rank >= run->first_rank && rank < run->first_rank + run->local_count;
-        return g && !is_local && rank < g->world &&
+        return g && !run_is_local(run, rank) && rank < g->world &&
                (g->state == GROUP_LEADING || g->state == GROUP_FOLLOWING);
 }
 
@@ -71,7 +72,9 @@ static void drop_links(struct group *g) {
                 peer_free(g->nodes[i].link);
                 g->nodes[i].link = NULL;
         }
-        g->node_count = 0;
+        free(g->nodes);
+        g->nodes = NULL;
+        g->node_count = g->finished_count = 0;
 }
 
 static void join(struct group *g);
@@ -85,10 +88,7 @@ static void give_up(struct group *g, const struct cairn_error *error) {
 /* ---- forming ---- */
 
 static bool is_of(const struct rendezvous_generation *n, const struct rendezvous_member *m) {
-        for (size_t i = 0; i < n->member_count; i++)
-                if (n->members[i].nonce == m->nonce && strcmp(n->members[i].node, m->node) == 0)
-                        return true;
-        return false;
+        return rendezvous_find(n->members, n->member_count, m->node, m->nonce) != NULL;
 }
 
 static uint64_t hash_more(uint64_t hash, uint64_t value) {
@@ -96,33 +96,54 @@ static uint64_t hash_more(uint64_t hash, uint64_t value) {
         return hash ^ (hash >> 29);
 }
 
-/* The nodes that are ready, sorted by name, nodes_max at most; 0: some of the newest generation are
- * still at work, so that this is not the time. */
-static uint32_t ready_nodes(const struct group *g, const struct rendezvous_view *v,
-                            const struct rendezvous_member **ret) {
-        uint32_t count = 0;
-        for (size_t i = 0; i < v->member_count; i++) {
+/* How many nodes are ready, the first ones of the view, which is sorted by name; nodes_max at most.
+ * 0: some of the newest generation are still at work, so that this is not the time. */
+static uint32_t ready_nodes(const struct group *g, const struct rendezvous_view *v) {
+        for (size_t i = 0; i < v->member_count; i++)
                 if (is_of(&v->generation, &v->members[i]))
                         return 0;
-                if (count < g->nodes_max && count < GROUP_NODE_COUNT_MAX)
-                        ret[count++] = &v->members[i];
-        }
-        return count;
+        return v->member_count < g->nodes_max ? (uint32_t) v->member_count : g->nodes_max;
 }
 
-static void take_nodes(struct group *g, const struct rendezvous_member *const *members,
-                       uint32_t count) {
-        g->node_count = count;
-        g->world = 0;
-        for (uint32_t i = 0; i < count; i++) {
-                g->nodes[i] = (struct group_node){.member = *members[i]};
-                g->nodes[i].member.first_rank = g->world;
-                g->world += members[i]->ranks;
+static int take_nodes(struct group *g, const struct rendezvous_member *members, size_t count,
+                      struct cairn_error *reterr) {
+        g->nodes = calloc(count, sizeof *g->nodes);
+        if (!g->nodes)
+                return error_set_errno(reterr, ENOMEM, "form group", g->run->name);
+        g->node_count = (uint32_t) count;
+        uint64_t world = 0;
+        for (size_t i = 0; i < count; i++) {
+                g->nodes[i].member = members[i];
+                g->nodes[i].member.first_rank = (uint32_t) world;
+                world += members[i].ranks;
         }
+        g->world = world < UINT32_MAX ? (uint32_t) world : UINT32_MAX;
+        if (world <= RANK_COUNT_MAX)
+                return 0;
+        return error_set(reterr, CAIRN_ERR_API, "form group", g->run->name,
+                         "%zu nodes with %llu ranks together; a run has %d at most", count,
+                         (unsigned long long) world, RANK_COUNT_MAX);
+}
+
+struct group_node *group_node_at(const struct group *g, uint32_t rank) {
+        uint32_t low = 0, high = g->node_count;
+        while (low < high) { /* the first one behind it */
+                uint32_t middle = low + (high - low) / 2;
+                if (g->nodes[middle].member.first_rank <= rank)
+                        low = middle + 1;
+                else
+                        high = middle;
+        }
+        return low > 0 && rank < g->world ? &g->nodes[low - 1] : NULL;
+}
+
+struct group_node *group_node_of(const struct group *g, const struct peer_link *link) {
+        struct group_node *node = peer_owner(link);
+        return g->node_count > 0 ? node : NULL;
 }
 
 static struct group_node *find_node(struct group *g, const char *node) {
-        for (uint32_t i = 0; i < g->node_count; i++)
+        for (uint32_t i = 0; g->nodes && i < g->node_count; i++)
                 if (strcmp(g->nodes[i].member.node, node) == 0)
                         return &g->nodes[i];
         return NULL;
@@ -136,13 +157,9 @@ static void take_ranks(struct group *g) {
         g->node_rank = self ? (uint32_t) (self - g->nodes) : 0;
 }
 
-static void lead(struct group *g, const struct rendezvous_member *const *ready, uint32_t count) {
+static void lead(struct group *g, const struct rendezvous_member *ready, uint32_t count) {
         struct cairn_error error = CAIRN_ERROR_INIT;
-        take_nodes(g, ready, count);
-        if (g->world > SESSION_COUNT_MAX) {
-                (void) error_set(&error, CAIRN_ERR_API, "form group", g->run->name,
-                                 "%u nodes with %u ranks together; a run has %d at most", count,
-                                 g->world, SESSION_COUNT_MAX);
+        if (take_nodes(g, ready, count, &error) < 0) {
                 give_up(g, &error);
                 return;
         }
@@ -171,9 +188,6 @@ static void created(void *context, const struct rendezvous_answer *answer) {
 
 void group_claimed(struct group *g, const struct start_reply *decided) {
         struct cairn_error error = CAIRN_ERROR_INIT;
-        struct rendezvous_member members[GROUP_NODE_COUNT_MAX];
-        for (uint32_t i = 0; i < g->node_count; i++)
-                members[i] = g->nodes[i].member;
         g->decided = *decided;
         g->generation = decided->generation;
         if (decided->finished) { /* nothing was made; each node's agent finds the same */
@@ -181,6 +195,14 @@ void group_claimed(struct group *g, const struct start_reply *decided) {
                 run_started(g->run, decided);
                 return;
         }
+        _cleanup_free_ struct rendezvous_member *members = calloc(g->node_count, sizeof *members);
+        if (!members) {
+                (void) error_set_errno(&error, ENOMEM, "form group", g->run->name);
+                give_up(g, &error);
+                return;
+        }
+        for (uint32_t i = 0; i < g->node_count; i++)
+                members[i] = g->nodes[i].member;
         struct rendezvous_generation n = {.number = decided->generation,
                                           .world = g->world,
                                           .master_port = g->run->master_port,
@@ -225,15 +247,13 @@ static int split_address(const char *address, char *host, size_t bytes, uint16_t
 
 static void follow(struct group *g, const struct rendezvous_generation *n) {
         struct cairn_error error = CAIRN_ERROR_INIT;
-        const struct rendezvous_member *members[GROUP_NODE_COUNT_MAX];
         struct peer_identity me;
         char host[RENDEZVOUS_ADDRESS_BYTES];
         uint16_t port = 0;
-        uint32_t count = n->member_count < GROUP_NODE_COUNT_MAX ? (uint32_t) n->member_count
-                                                                : GROUP_NODE_COUNT_MAX;
-        for (uint32_t i = 0; i < count; i++)
-                members[i] = &n->members[i];
-        take_nodes(g, members, count);
+        if (take_nodes(g, n->members, n->member_count, &error) < 0) {
+                give_up(g, &error);
+                return;
+        }
         take_ranks(g);
         g->generation = n->number;
         g->run->master_port = n->master_port;
@@ -311,6 +331,7 @@ static void member_opened(void *context, struct peer_link *link) {
         }
         peer_free(node->link); /* it came again */
         node->link = link;
+        peer_set_owner(link, node);
         node->ready = false;
         log_event(LOG_LEVEL_INFO, "run=%s member=%s connected=1", g->run->name, peer_node(link));
 }
@@ -321,9 +342,9 @@ static void link_closed(void *context, struct peer_link *link, const struct cair
         (void) snprintf(reason, sizeof reason, "node %.64s is lost: %s",
                         *peer_node(link) ? peer_node(link) : "(the leader)",
                         error_format(why, text, sizeof text));
-        for (uint32_t i = 0; i < g->node_count; i++)
-                if (g->nodes[i].link == link)
-                        g->nodes[i].link = NULL;
+        struct group_node *node = group_node_of(g, link);
+        if (node && node->link == link)
+                node->link = NULL;
         if (g->leader == link)
                 g->leader = NULL;
         peer_free(link);
@@ -344,7 +365,6 @@ static void left_behind(struct group *g, const struct rendezvous_view *v) {
 
 static void look(struct group *g) {
         const struct rendezvous_view *v = rendezvous_view(g->rendezvous);
-        const struct rendezvous_member *ready[GROUP_NODE_COUNT_MAX];
         if (v->standing == RENDEZVOUS_LOST) {
                 if (g->state == GROUP_FORMING)
                         join(g);
@@ -358,17 +378,17 @@ static void look(struct group *g) {
                 follow(g, &v->generation);
                 return;
         }
-        uint32_t count = ready_nodes(g, v, ready);
+        uint32_t count = ready_nodes(g, v);
         uint64_t hash = count;
         for (uint32_t i = 0; i < count; i++)
-                hash = hash_more(hash, ready[i]->nonce);
+                hash = hash_more(hash, v->members[i].nonce);
         if (hash != g->ready_hash) {
                 g->ready_hash = hash;
                 g->ready_since_ns = now_of(g);
         }
-        if (count >= g->nodes_min && strcmp(ready[0]->node, g->self.node) == 0 &&
+        if (count >= g->nodes_min && strcmp(v->members[0].node, g->self.node) == 0 &&
             (count == g->nodes_max || now_of(g) >= g->ready_since_ns + GROUP_SETTLE_NS))
-                lead(g, ready, count);
+                lead(g, v->members, count);
 }
 
 static void on_change(void *context) {
@@ -575,10 +595,10 @@ static int open_group(struct group *g, const char *store, const Cairn__Control__
                            reterr));
         TRY(wire_text_copy(g->host, sizeof g->host, &m->address, "start group", "--address",
                            reterr));
-        if (m->nodes_min < 1 || m->nodes_max < m->nodes_min || m->nodes_max > GROUP_NODE_COUNT_MAX)
+        if (m->nodes_min < 1 || m->nodes_max < m->nodes_min || m->nodes_max > NODE_COUNT_MAX)
                 return error_set(reterr, CAIRN_ERR_API, "start group", "--nnodes",
                                  "%u:%u; a group has 1 to %d nodes", m->nodes_min, m->nodes_max,
-                                 GROUP_NODE_COUNT_MAX);
+                                 NODE_COUNT_MAX);
         TRY(rendezvous_place_parse(url, store, g->run->name, &place, reterr));
         place.create_store = m->create_store;
         if (!*g->host)

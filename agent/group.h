@@ -30,7 +30,6 @@
 #include "agent/rendezvous.h"
 #include "agent/run.h"
 
-#define GROUP_NODE_COUNT_MAX SESSION_COUNT_MAX
 #define GROUP_SETTLE_NS (1 * NSEC_PER_SEC)
 #define GROUP_REQUEST_NS (10 * NSEC_PER_SEC)
 #define GROUP_CONNECT_NS (15 * NSEC_PER_SEC) /* from the generation to all members' connections */
@@ -68,9 +67,10 @@ struct group {
         uint32_t nodes_min, nodes_max;
         uint64_t generation; /* that is being made, led or followed */
         uint8_t secret[RENDEZVOUS_SECRET_BYTES];
-        struct group_node nodes[GROUP_NODE_COUNT_MAX]; /* of that generation */
-        uint32_t node_count, world, node_rank;         /* node_rank: this one's place among them */
-        uint64_t ready_hash, ready_since_ns;           /* who was ready, and since when */
+        struct group_node *nodes;              /* of that generation, by first_rank */
+        uint32_t node_count, world, node_rank; /* node_rank: this one's place among them */
+        uint32_t finished_count; /* leader: nodes whose ranks are complete, without its own */
+        uint64_t ready_hash, ready_since_ns; /* who was ready, and since when */
         struct start_reply decided;
         uint64_t demand_last;
 };
@@ -90,19 +90,26 @@ bool group_cancel(struct group *g);
 void group_leave(struct group *g);
 void group_rank_failed(struct run *run, const char *what);
 
+/* Leader: whose link that is, and whose rank; NULL: nobody's. */
+struct group_node *group_node_of(const struct group *g, const struct peer_link *link);
+struct group_node *group_node_at(const struct group *g, uint32_t rank);
 /* Is this a rank of another node, and the group whole? */
 bool group_has(const struct run *run, uint32_t rank);
 /* Does this agent decide about attempts? True for a run of one node. */
 bool group_leads(const struct run *run);
 
-/* Told by attempt.c, hold.c, run_end.c, exchange.c; nothing happens without a group. */
-void group_tell_open(struct run *run, uint32_t attempt);
+/* Told by attempt.c, hold.c, run_end.c, exchange.c; nothing happens without a group. `to`: one
+ * member that came, NULL: all of them. */
+void group_tell_open(struct run *run, uint32_t attempt, struct peer_link *to);
 void group_tell_doom(struct run *run, uint32_t attempt, const struct cairn_error *error);
 void group_tell_committed(struct run *run, uint32_t attempt, const struct commit_result *c);
-void group_tell_hold(struct run *run, uint32_t attempt, uint32_t rank, int64_t step);
+/* To the nodes that have these ranks. */
+void group_tell_hold(struct run *run, uint32_t attempt, uint32_t first_rank, uint32_t count,
+                     int64_t step);
 void group_tell_go(struct run *run, uint32_t attempt);
 void group_tell_release(struct run *run);
-void group_tell_follow(struct run *run, uint32_t attempt, int64_t step);
+void group_tell_release_rank(struct run *run, uint32_t rank); /* to its node alone */
+void group_tell_follow(struct run *run, uint32_t attempt, int64_t step, struct peer_link *to);
 void group_tell_stop(struct run *run, uint64_t duration_ns);
 void group_tell_finished(struct run *run, const struct cairn_error *error); /* leader */
 void group_tell_exchange(struct run *run, uint32_t rank, const ProtobufCBinaryData *key,

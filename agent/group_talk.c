@@ -39,23 +39,35 @@ static void to_leader(struct run *run, const Envelope *e) {
                 group_lost(g, "the leader does not take messages");
 }
 
-static void to_members(struct run *run, const Envelope *e, const struct peer_link *but) {
+static void to_node(struct run *run, const struct group_node *node, const Envelope *e) {
         struct group *g = run->group;
-        if (!g || g->state != GROUP_LEADING)
-                return;
-        for (uint32_t i = 0; i < g->node_count; i++)
-                if (g->nodes[i].ready && g->nodes[i].link && g->nodes[i].link != but &&
-                    peer_send(g->nodes[i].link, e) < 0)
-                        group_lost(g, "a node does not take messages");
+        if (g->state == GROUP_LEADING && node && node->ready && node->link &&
+            peer_send(node->link, e) < 0)
+                group_lost(g, "a node does not take messages");
 }
 
-void group_tell_open(struct run *run, uint32_t attempt) {
+static void to_members(struct run *run, const Envelope *e, const struct peer_link *but) {
+        struct group *g = run->group;
+        for (uint32_t i = 0; g && i < g->node_count; i++)
+                if (!but || g->nodes[i].link != but)
+                        to_node(run, &g->nodes[i], e);
+}
+
+/* To one, or to all. */
+static void to_link(struct run *run, const Envelope *e, const struct peer_link *link) {
+        if (link && run->group)
+                to_node(run, group_node_of(run->group, link), e);
+        else
+                to_members(run, e, NULL);
+}
+
+void group_tell_open(struct run *run, uint32_t attempt, struct peer_link *to) {
         Envelope e = CAIRN__PEER__PEER_ENVELOPE__INIT;
         Cairn__Peer__Open m = CAIRN__PEER__OPEN__INIT;
         m.attempt = attempt;
         e.body_case = BODY(OPEN);
         e.open = &m;
-        to_members(run, &e, NULL);
+        to_link(run, &e, to);
 }
 
 void group_tell_doom(struct run *run, uint32_t attempt, const struct cairn_error *error) {
@@ -95,15 +107,24 @@ void group_tell_committed(struct run *run, uint32_t attempt, const struct commit
         to_members(run, &e, NULL);
 }
 
-void group_tell_hold(struct run *run, uint32_t attempt, uint32_t rank, int64_t step) {
+void group_tell_hold(struct run *run, uint32_t attempt, uint32_t first_rank, uint32_t count,
+                     int64_t step) {
         Envelope e = CAIRN__PEER__PEER_ENVELOPE__INIT;
         Cairn__Peer__Hold m = CAIRN__PEER__HOLD__INIT;
         m.attempt = attempt;
-        m.rank = rank;
         m.step = step;
         e.body_case = BODY(HOLD);
         e.hold = &m;
-        to_members(run, &e, NULL);
+        for (uint32_t end = first_rank + count; first_rank < end; first_rank += m.count) {
+                const struct group_node *node =
+                        run->group ? group_node_at(run->group, first_rank) : NULL;
+                if (!node)
+                        return;
+                uint32_t left = node->member.first_rank + node->member.ranks - first_rank;
+                m.rank = first_rank;
+                m.count = left < end - first_rank ? left : end - first_rank;
+                to_node(run, node, &e);
+        }
 }
 
 void group_tell_go(struct run *run, uint32_t attempt) {
@@ -123,14 +144,23 @@ void group_tell_release(struct run *run) {
         to_members(run, &e, NULL);
 }
 
-void group_tell_follow(struct run *run, uint32_t attempt, int64_t step) {
+void group_tell_release_rank(struct run *run, uint32_t rank) {
+        Envelope e = CAIRN__PEER__PEER_ENVELOPE__INIT;
+        Cairn__Peer__Release m = CAIRN__PEER__RELEASE__INIT;
+        e.body_case = BODY(RELEASE);
+        e.release = &m;
+        if (run->group)
+                to_node(run, group_node_at(run->group, rank), &e);
+}
+
+void group_tell_follow(struct run *run, uint32_t attempt, int64_t step, struct peer_link *to) {
         Envelope e = CAIRN__PEER__PEER_ENVELOPE__INIT;
         Cairn__Peer__Follow m = CAIRN__PEER__FOLLOW__INIT;
         m.attempt = attempt;
         m.step = step;
         e.body_case = BODY(FOLLOW);
         e.follow = &m;
-        to_members(run, &e, NULL);
+        to_link(run, &e, to);
 }
 
 void group_tell_stop(struct run *run, uint64_t duration_ns) {
@@ -176,32 +206,36 @@ void group_tell_finished(struct run *run, const struct cairn_error *error) {
         to_members(run, &e, NULL);
         for (uint32_t i = 0; run->group && m.failure && i < run->group->node_count; i++)
                 run->group->nodes[i].finished = false;
+        if (run->group && m.failure)
+                run->group->finished_count = 0;
 }
 
 bool group_finished(const struct run *run) {
         const struct group *g = run->group;
-        for (uint32_t i = 0; g && i < g->node_count; i++)
-                if (!g->nodes[i].finished && strcmp(g->nodes[i].member.node, g->self.node) != 0)
-                        return false;
-        return true;
+        return !g || g->finished_count + 1 >= g->node_count;
 }
 
-static void say_exchange(struct run *run, const Cairn__Peer__Exchange *m,
+/* To the leader, or to this node, or to all but the one from which it came. */
+static void say_exchange(struct run *run, uint32_t rank, const ProtobufCBinaryData *key,
+                         const ProtobufCBinaryData *value, const struct group_node *to,
                          const struct peer_link *but) {
         Envelope e = CAIRN__PEER__PEER_ENVELOPE__INIT;
-        e.body_case = BODY(EXCHANGE);
-        e.exchange = (Cairn__Peer__Exchange *) (uintptr_t) m;
-        to_leader(run, &e);
-        to_members(run, &e, but);
-}
-
-void group_tell_exchange(struct run *run, uint32_t rank, const ProtobufCBinaryData *key,
-                         const ProtobufCBinaryData *value) {
         Cairn__Peer__Exchange m = CAIRN__PEER__EXCHANGE__INIT;
         m.rank = rank;
         m.key = *key;
         m.value = *value;
-        say_exchange(run, &m, NULL);
+        e.body_case = BODY(EXCHANGE);
+        e.exchange = &m;
+        to_leader(run, &e);
+        if (to)
+                to_node(run, to, &e);
+        else
+                to_members(run, &e, but);
+}
+
+void group_tell_exchange(struct run *run, uint32_t rank, const ProtobufCBinaryData *key,
+                         const ProtobufCBinaryData *value) {
+        say_exchange(run, rank, key, value, NULL, NULL);
 }
 
 void group_tell_rank(struct run *run, uint32_t attempt, uint32_t rank, int event, int64_t step,
@@ -273,20 +307,15 @@ static void heard_failure(struct run *run, uint32_t attempt, const Cairn__Contro
         attempts_heard_doom(run, attempt, error.status < 0 ? &error : NULL);
 }
 
-static const struct group_node *node_of(const struct group *g, const struct peer_link *link) {
-        for (uint32_t i = 0; i < g->node_count; i++)
-                if (g->nodes[i].link == link)
-                        return &g->nodes[i];
-        return NULL;
-}
-
 static void heard_finish(struct run *run, struct peer_link *link, const Cairn__Peer__Finish *m) {
         struct group *g = run->group;
         struct cairn_error error = CAIRN_ERROR_INIT;
         if (g->state == GROUP_LEADING) {
-                for (uint32_t i = 0; i < g->node_count; i++)
-                        if (g->nodes[i].link == link)
-                                g->nodes[i].finished = true;
+                struct group_node *node = group_node_of(g, link);
+                if (node && !node->finished) {
+                        node->finished = true;
+                        g->finished_count++;
+                }
                 return;
         }
         if (m->failure)
@@ -308,14 +337,28 @@ static void heard_exchange(struct run *run, const struct peer_link *link,
         if (exchange_put(&run->exchange, m->rank, &m->key, &m->value, NULL, &error) < 0)
                 log_error(LOG_LEVEL_WARNING, "learn a value of another node", &error);
         if (run->group->state == GROUP_LEADING)
-                say_exchange(run, m, link);
+                say_exchange(run, m->rank, &m->key, &m->value, NULL, link);
 }
 
 /* Who may say what: a member's reports concern its own ranks. */
 static bool is_rank_of(const struct group *g, const struct peer_link *link, uint32_t rank) {
-        const struct group_node *node = node_of(g, link);
+        const struct group_node *node = group_node_of(g, link);
         return node && rank >= node->member.first_rank &&
                rank < node->member.first_rank + node->member.ranks;
+}
+
+static void heard_hold(struct run *run, const Cairn__Peer__Hold *m) {
+        for (uint32_t i = 0; i < run->local_count; i++) {
+                uint32_t rank = run->first_rank + i;
+                struct session *s = run->sessions[i];
+                if (rank < m->rank || rank - m->rank >= m->count)
+                        continue;
+                if (s && s->armed_attempt == m->attempt && !s->dead)
+                        (void) session_hold(s, m->step);
+                else
+                        group_tell_rank(run, m->attempt, rank, CAIRN__PEER__RANK_EVENT__RANK_VOID,
+                                        0, 0);
+        }
 }
 
 static void from_leader(struct run *run, const Envelope *e) {
@@ -331,16 +374,11 @@ static void from_leader(struct run *run, const Envelope *e) {
                 heard_committed(run, e->committed);
                 break;
         case BODY(HOLD):
-                s = run_session(run, e->hold->rank);
-                if (s && s->armed_attempt == e->hold->attempt && !s->dead)
-                        (void) session_hold(s, e->hold->step);
-                else
-                        group_tell_rank(run, e->hold->attempt, e->hold->rank,
-                                        CAIRN__PEER__RANK_EVENT__RANK_VOID, 0, 0);
+                heard_hold(run, e->hold);
                 break;
         case BODY(GO):
         case BODY(RELEASE):
-                for (uint32_t i = 0; i < run->world; i++) {
+                for (uint32_t i = 0; i < run->local_count; i++) {
                         s = run->sessions[i];
                         if (s && e->body_case == BODY(RELEASE))
                                 session_release(s);
@@ -359,23 +397,28 @@ static void from_leader(struct run *run, const Envelope *e) {
         }
 }
 
+struct newcomer {
+        struct run *run;
+        struct group_node *node;
+};
 static void tell_exchange(void *context, uint32_t rank, const ProtobufCBinaryData *key,
                           const ProtobufCBinaryData *value) {
-        group_tell_exchange(context, rank, key, value);
+        const struct newcomer *n = context;
+        say_exchange(n->run, rank, key, value, n->node, NULL);
 }
 
-/* What was said before it could hear; the others hear it twice. */
-static void heard_ready(struct run *run, const struct peer_link *link) {
-        struct group *g = run->group;
-        for (uint32_t i = 0; i < g->node_count; i++)
-                if (g->nodes[i].link == link)
-                        g->nodes[i].ready = true;
-        attempts_tell_open(run, true);
-        exchange_each(&run->exchange, tell_exchange, run);
+/* What was said before it could hear. */
+static void heard_ready(struct run *run, struct peer_link *link) {
+        struct newcomer n = {.run = run, .node = group_node_of(run->group, link)};
+        if (!n.node)
+                return;
+        n.node->ready = true;
+        attempts_tell_newcomer(run, link);
+        exchange_each(&run->exchange, tell_exchange, &n);
 }
 
 static void from_member(struct run *run, struct peer_link *link, const Envelope *e) {
-        const struct group_node *node = node_of(run->group, link);
+        const struct group_node *node = group_node_of(run->group, link);
         switch (e->body_case) {
         case BODY(READY):
                 heard_ready(run, link);

@@ -4,6 +4,7 @@
 #include "agent/group.h"
 #include "base/log.h"
 #include "base/states.h"
+#include <stdlib.h>
 
 static const struct state_row hold_states[HOLD_STATE_COUNT] = {
         [HOLD_IDLE] = {"idle", STATE_TO(HOLD_HOLDING)},
@@ -23,15 +24,20 @@ bool hold_active(const struct run *run) {
         return run->hold.state != HOLD_IDLE;
 }
 
-static bool is_local(const struct run *run, uint32_t rank) {
-        return rank >= run->first_rank && rank < run->first_rank + run->local_count;
+static void set_rank(struct run_hold *h, uint32_t rank, enum hold_rank_state state, int64_t step) {
+        struct hold_rank *r = &h->ranks[rank];
+        h->held_count -= r->state == HOLD_RANK_HELD;
+        h->void_count -= r->state == HOLD_RANK_VOID;
+        *r = (struct hold_rank){.state = state, .step = step};
+        h->held_count += state == HOLD_RANK_HELD;
+        h->void_count += state == HOLD_RANK_VOID;
 }
 
 /* The attempt that every rank is armed with and none was cut in; 0: there is none. */
 static uint32_t common_attempt(const struct run *run) {
         uint32_t number = 0;
         for (uint32_t i = 0; i < run->local_count; i++) {
-                const struct session *s = run->sessions[run->first_rank + i];
+                const struct session *s = run->sessions[i];
                 if (!s || !s->page || s->dead || !s->armed_attempt || s->disarming || s->writing ||
                     (i > 0 && s->armed_attempt != number))
                         return 0;
@@ -42,59 +48,80 @@ static uint32_t common_attempt(const struct run *run) {
 
 static void let_go(struct run *run, const char *why) {
         struct run_hold *h = &run->hold;
-        for (uint32_t i = 0; i < run->world; i++)
-                if (run->sessions[i] && h->ranks[i].state != HOLD_RANK_NONE)
+        for (uint32_t i = 0; i < run->local_count; i++)
+                if (run->sessions[i])
                         session_release(run->sessions[i]);
         group_tell_release(run);
         set_state(run, HOLD_IDLE, why);
         h->after_ns = loop_now(&run->agent->loop) + HOLD_PAUSE_NS;
 }
 
-static void ask(struct run *run, uint32_t rank) {
+/* All that are not held at this step; another node's together, as far as they follow each other. */
+static void ask_below(struct run *run, int64_t step) {
         struct run_hold *h = &run->hold;
-        struct session *s = run->sessions[rank];
-        h->ranks[rank] = (struct hold_rank){.state = HOLD_RANK_ASKED};
-        if (!is_local(run, rank))
-                group_tell_hold(run, h->attempt, rank, h->step);
-        else if (session_hold(s, h->step) < 0)
-                h->ranks[rank].state = HOLD_RANK_VOID; /* its saver is gone */
+        uint32_t count = 0; /* of other nodes, before this one */
+        for (uint32_t i = 0; i <= h->rank_count; i++) {
+                bool asks = i < h->rank_count &&
+                            (h->ranks[i].state != HOLD_RANK_HELD || h->ranks[i].step < step);
+                bool is_local = run_is_local(run, i);
+                if (count > 0 && (!asks || is_local)) {
+                        group_tell_hold(run, h->attempt, i - count, count, h->step);
+                        count = 0;
+                }
+                if (!asks)
+                        continue;
+                set_rank(h, i, HOLD_RANK_ASKED, 0);
+                if (!is_local)
+                        count++;
+                else if (session_hold(run_session(run, i), h->step) < 0)
+                        set_rank(h, i, HOLD_RANK_VOID, 0); /* its saver is gone */
+        }
 }
 
 static void begin(struct run *run) {
         struct run_hold *h = &run->hold;
         uint64_t now_ns = loop_now(&run->agent->loop);
         uint32_t attempt = now_ns >= h->after_ns ? common_attempt(run) : 0;
-        if (!attempt)
+        struct hold_rank *ranks = attempt ? calloc(run->world, sizeof *ranks) : NULL;
+        if (!ranks)
                 return;
-        *h = (struct run_hold){.attempt = attempt, .deadline_ns = now_ns + HOLD_NS, .step = 0};
+        free(h->ranks);
+        *h = (struct run_hold){.attempt = attempt,
+                               .deadline_ns = now_ns + HOLD_NS,
+                               .rank_count = run->world,
+                               .ranks = ranks};
         set_state(run, HOLD_HOLDING, "demanded");
-        for (uint32_t i = 0; i < run->world; i++)
-                ask(run, i);
+        ask_below(run, 0);
+}
+
+void hold_done(struct run *run) {
+        if (run->hold.state != HOLD_IDLE)
+                set_state(run, HOLD_IDLE, "the ranks are over");
+        free(run->hold.ranks);
+        run->hold = (struct run_hold){0};
 }
 
 /* All are held: go, or let those behind catch up. */
 static void level(struct run *run) {
         struct run_hold *h = &run->hold;
         int64_t highest = INT64_MIN, lowest = INT64_MAX;
-        for (uint32_t i = 0; i < run->world; i++) {
-                if (h->ranks[i].state != HOLD_RANK_HELD)
-                        return;
+        if (h->held_count < h->rank_count)
+                return;
+        for (uint32_t i = 0; i < h->rank_count; i++) {
                 highest = h->ranks[i].step > highest ? h->ranks[i].step : highest;
                 lowest = h->ranks[i].step < lowest ? h->ranks[i].step : lowest;
         }
         h->step = highest;
         if (lowest == highest) {
                 set_state(run, HOLD_GOING, "level");
-                for (uint32_t i = 0; i < run->world; i++)
+                for (uint32_t i = 0; i < run->local_count; i++)
                         if (run->sessions[i])
                                 session_go(run->sessions[i]);
                 group_tell_go(run, h->attempt);
         } else if (++h->tries > HOLD_TRIES_MAX)
                 let_go(run, "the ranks did not get level");
         else
-                for (uint32_t i = 0; i < run->world; i++)
-                        if (h->ranks[i].step < highest)
-                                ask(run, i);
+                ask_below(run, highest);
 }
 
 /* What ends it early; NULL: nothing. */
@@ -102,14 +129,10 @@ static const char *obstacle(const struct run *run) {
         const struct run_hold *h = &run->hold;
         if (h->state == HOLD_HOLDING && loop_now(&run->agent->loop) >= h->deadline_ns)
                 return "the ranks were not level in time";
-        for (uint32_t i = 0; i < run->world; i++) {
-                const struct session *s = run->sessions[i];
-                if (is_local(run, i) && (!s || s->dead))
+        for (uint32_t i = 0; i < run->local_count; i++)
+                if (!run->sessions[i] || run->sessions[i]->dead)
                         return "a rank died";
-                if (h->ranks[i].state == HOLD_RANK_VOID)
-                        return "a rank went on";
-        }
-        return NULL;
+        return h->void_count > 0 ? "a rank went on" : NULL;
 }
 
 void hold_pump(struct run *run, bool wanted) {
@@ -135,17 +158,18 @@ void hold_pump(struct run *run, bool wanted) {
 
 void hold_held(struct run *run, uint32_t rank, uint32_t attempt, int64_t step) {
         struct run_hold *h = &run->hold;
-        if (h->state == HOLD_HOLDING && attempt == h->attempt)
-                h->ranks[rank] = (struct hold_rank){.state = HOLD_RANK_HELD, .step = step};
-        else if (run->sessions[rank]) /* nobody would ever say go */
-                session_release(run->sessions[rank]);
+        struct session *s = run_session(run, rank);
+        if (h->state == HOLD_HOLDING && attempt == h->attempt && rank < h->rank_count)
+                set_rank(h, rank, HOLD_RANK_HELD, step);
+        else if (s) /* nobody would ever say go */
+                session_release(s);
         else
-                group_tell_release(run);
+                group_tell_release_rank(run, rank);
 }
 
 void hold_void(struct run *run, uint32_t rank) {
-        struct hold_rank *r = &run->hold.ranks[rank];
+        struct run_hold *h = &run->hold;
         /* What was let go in order to be held at a later step says so, too. */
-        if (r->state == HOLD_RANK_HELD)
-                r->state = HOLD_RANK_VOID;
+        if (rank < h->rank_count && h->ranks[rank].state == HOLD_RANK_HELD)
+                set_rank(h, rank, HOLD_RANK_VOID, 0);
 }

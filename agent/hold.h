@@ -31,5 +31,7 @@ void hold_pump(struct run *run, bool wanted);
 bool hold_active(const struct run *run);
 void hold_held(struct run *run, uint32_t rank, uint32_t attempt, int64_t step);
 void hold_void(struct run *run, uint32_t rank);
+/* The ranks are over, and the world may be another one. */
+void hold_done(struct run *run);
 
 #endif

@@ -62,15 +62,16 @@ static uint64_t writing_ns(const struct run *run, uint64_t bytes) {
         return OUTAGE_SILENT_NS + (ns < UINT64_MAX / 4 ? (uint64_t) ns : UINT64_MAX / 4);
 }
 
-/* When what the run waits for takes too long; UINT64_MAX: it waits for nothing. */
+/* When what this node's ranks wait for takes too long; UINT64_MAX: it waits for nothing. */
 static uint64_t silent_at(const struct run *run) {
         uint64_t since_ns = run_store_asked_ns(run), at_ns = UINT64_MAX;
         if (since_ns)
                 at_ns = since_ns + (run->retaining ? PRUNING_NS : OUTAGE_SILENT_NS);
         for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++)
-                for (uint32_t rank = 0; rank < run->world; rank++) {
-                        const struct rank_cut *row = &run->attempts[i].ranks[rank];
-                        if (run->attempts[i].state != ATTEMPT_OPEN || row->state != RANK_CUT)
+                for (uint32_t k = 0; k < run->attempts[i].local_count; k++) {
+                        const struct run_attempt *a = &run->attempts[i];
+                        const struct rank_cut *row = &a->ranks[a->first_rank + k];
+                        if (a->state != ATTEMPT_OPEN || row->state != RANK_CUT)
                                 continue;
                         uint64_t late_ns = row->cut_ns + writing_ns(run, row->bytes);
                         at_ns = late_ns < at_ns ? late_ns : at_ns;

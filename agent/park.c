@@ -41,7 +41,7 @@ static bool may_have_failed(const struct session *s) {
 }
 
 static bool somebody_failed(const struct run *run) {
-        for (uint32_t i = 0; i < run->world; i++)
+        for (uint32_t i = 0; i < run->local_count; i++)
                 if (run->sessions[i] && may_have_failed(run->sessions[i]) &&
                     run->sessions[i]->ending.kind != ENDING_ALIVE)
                         return true;
@@ -49,7 +49,7 @@ static bool somebody_failed(const struct run *run) {
 }
 
 static void look(const struct run *run, struct park_rank *ranks) {
-        for (uint32_t i = 0; i < run->world; i++) {
+        for (uint32_t i = 0; i < run->local_count; i++) {
                 const struct session *s = run->sessions[i];
                 ranks[i] = (struct park_rank){.is_there = s && s->page};
                 if (!ranks[i].is_there)
@@ -77,13 +77,13 @@ static void park(struct session *s, int64_t step) {
 }
 
 static void end_all(struct run *run, int64_t step) {
-        for (uint32_t i = 0; i < run->world; i++) {
+        for (uint32_t i = 0; i < run->local_count; i++) {
                 struct session *s = run->sessions[i];
                 if (s->dead || s->is_ended)
                         continue;
                 log_event(LOG_LEVEL_INFO,
                           "run=%s rank=%u step=%lld trainer=ended reason=\"another rank failed\"",
-                          run->name, i, (long long) step);
+                          run->name, s->rank, (long long) step);
                 s->is_ended = true;
                 session_signal(s, SIGKILL);
         }
@@ -94,21 +94,21 @@ void park_pump(struct run *run) {
         int64_t step = 0;
         if (run->world < 2 || run->local_count != run->world)
                 return;
-        for (uint32_t i = 0; i < run->world; i++)
+        for (uint32_t i = 0; i < run->local_count; i++)
                 if (run->sessions[i] && run->sessions[i]->dead)
                         let_go(run->sessions[i]); /* its memory stays; the saver may have it now */
         look(run, ranks);
-        enum park_verdict verdict = park_judge(ranks, run->world, &step);
+        enum park_verdict verdict = park_judge(ranks, run->local_count, &step);
         if (verdict == PARK_WAIT) {
-                for (uint32_t i = 0; i < run->world; i++)
+                for (uint32_t i = 0; i < run->local_count; i++)
                         park(run->sessions[i], step);
                 look(run, ranks);
-                verdict = park_judge(ranks, run->world, &step);
+                verdict = park_judge(ranks, run->local_count, &step);
         }
         if (verdict == PARK_LEVEL && somebody_failed(run))
                 end_all(run, step);
         else if (verdict != PARK_WAIT && verdict != PARK_LEVEL)
-                for (uint32_t i = 0; i < run->world; i++)
+                for (uint32_t i = 0; i < run->local_count; i++)
                         if (run->sessions[i])
                                 let_go(run->sessions[i]);
 }

@@ -28,6 +28,7 @@ struct peer_link {
         struct peer_listener *listener; /* of a stranger; NULL once open, or where we connected */
         struct peer_link *next;         /* among the strangers */
         struct peer_callbacks callbacks;
+        void *owner;
         enum peer_state state;
         bool acceptor;
         int fd;
@@ -57,6 +58,14 @@ static void set_state(struct peer_link *k, enum peer_state to) {
         const char *name = state_table_step(peer_states, PEER_STATE_COUNT, k->state, to);
         log_event(LOG_LEVEL_DEBUG, "peer=%s node=\"%s\" state=%s", k->address, k->node, name);
         k->state = to;
+}
+
+void peer_set_owner(struct peer_link *k, void *owner) {
+        k->owner = owner;
+}
+
+void *peer_owner(const struct peer_link *k) {
+        return k->owner;
 }
 
 const char *peer_node(const struct peer_link *k) {

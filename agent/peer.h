@@ -92,6 +92,9 @@ int peer_connect(struct loop *loop, const struct peer_identity *identity, const 
 int peer_send(struct peer_link *link, const Cairn__Peer__PeerEnvelope *e);
 void peer_free(struct peer_link *link);
 
+/* What the owner keeps beside it; NULL at first. */
+void peer_set_owner(struct peer_link *link, void *owner);
+void *peer_owner(const struct peer_link *link);
 /* Of an open link: the other side's node, and the generation it speaks for. */
 const char *peer_node(const struct peer_link *link);
 uint64_t peer_generation(const struct peer_link *link);

@@ -89,7 +89,7 @@ static const char *obstacle(const struct run *run, const struct session *s) {
 
 /* Are all ranks dead, with nothing in flight? */
 static bool group_is_still(const struct run *run) {
-        for (uint32_t i = 0; i < run->world; i++) {
+        for (uint32_t i = 0; i < run->local_count; i++) {
                 const struct session *s = run->sessions[i];
                 if (s && (!s->dead || run_session_in_flight(run, s)))
                         return false;
@@ -99,7 +99,9 @@ static bool group_is_still(const struct run *run) {
 
 /* A checkpoint needs the same step of every rank. */
 static bool group_is_level(const struct run *run, int64_t step) {
-        for (uint32_t i = 0; i < run->world; i++) {
+        if (run->local_count < run->world)
+                return false; /* nothing is known of the other nodes' */
+        for (uint32_t i = 0; i < run->local_count; i++) {
                 const struct session *s = run->sessions[i];
                 if (!s || s->state != SESSION_SETTLING || obstacle(run, s) ||
                     atomic_load(&s->page->last_step) != step)
@@ -127,7 +129,7 @@ static void judge(struct run *run, struct session *s) {
 
 /* Also while other ranks are in flight: they wait for this one's try after a void cut. */
 static void order(struct run *run) {
-        for (uint32_t i = 0; i < run->world; i++) {
+        for (uint32_t i = 0; i < run->local_count; i++) {
                 struct session *s = run->sessions[i];
                 if (s && s->postmortem == POSTMORTEM_WANTED && !run_session_in_flight(run, s) &&
                     !obstacle(run, s))
@@ -138,7 +140,7 @@ static void order(struct run *run) {
 void postmortem_pump(struct run *run) {
         bool told = true;
         order(run);
-        for (uint32_t i = 0; i < run->world; i++) {
+        for (uint32_t i = 0; i < run->local_count; i++) {
                 struct session *s = run->sessions[i];
                 /* At once where that is certain: nobody needs to wait for it. */
                 if (s && s->state == SESSION_SETTLING && postmortem_pending(s) &&
@@ -147,12 +149,12 @@ void postmortem_pump(struct run *run) {
         }
         if (!group_is_still(run))
                 return;
-        for (uint32_t i = 0; i < run->world; i++) {
+        for (uint32_t i = 0; i < run->local_count; i++) {
                 struct session *s = run->sessions[i];
                 if (s && s->state == SESSION_SETTLING && postmortem_pending(s) && !obstacle(run, s))
                         told = learn_ending(run, s) && told;
         }
-        for (uint32_t i = 0; i < run->world; i++) {
+        for (uint32_t i = 0; i < run->local_count; i++) {
                 struct session *s = run->sessions[i];
                 if (s && s->state == SESSION_SETTLING && postmortem_pending(s) &&
                     s->postmortem != POSTMORTEM_ORDERED && (told || obstacle(run, s)))

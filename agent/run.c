@@ -94,7 +94,7 @@ uint64_t run_store_asked_ns(const struct run *run) {
 
 uint64_t run_bandwidth(const struct run *run) {
         uint64_t slowest = 0;
-        for (uint32_t i = 0; i < run->world; i++)
+        for (uint32_t i = 0; i < run->local_count; i++)
                 if (run->sessions[i] && run->sessions[i]->write_rate &&
                     (!slowest || run->sessions[i]->write_rate < slowest))
                         slowest = run->sessions[i]->write_rate;
@@ -102,7 +102,7 @@ uint64_t run_bandwidth(const struct run *run) {
 }
 
 struct session *run_session(const struct run *run, uint32_t rank) {
-        return rank < run->world ? run->sessions[rank] : NULL;
+        return run_is_local(run, rank) ? run->sessions[rank - run->first_rank] : NULL;
 }
 
 bool run_sessions_ended(const struct run *run) {
@@ -181,6 +181,7 @@ void run_free(struct run *run) {
                 wire_fds_done(&run->successors[i].fds);
         exchange_clear(&run->exchange);
         attempts_done(run);
+        hold_done(run);
         group_free(run->group);
         wire_fds_done(&run->start_fds);
         if (run->start)

@@ -32,10 +32,10 @@
 
 enum run_state { RUN_STARTING, RUN_LIVE, RUN_ENDING, RUN_ENDED, RUN_STATE_COUNT };
 
-enum rank_state { RANK_NONE, RANK_ARMED, RANK_CUT, RANK_WRITTEN, RANK_PUBLISHED };
+enum rank_state { RANK_NONE, RANK_ARMED, RANK_CUT, RANK_WRITTEN, RANK_PUBLISHED, RANK_STATE_COUNT };
 struct rank_cut {
-        enum rank_state state;
-        int parcel; /* data and manifest, until armed */
+        enum rank_state state; /* changed by attempt.c alone, which counts */
+        int parcel;            /* data and manifest, until armed */
         uint64_t seq, bytes, cut_ns;
         int64_t step;
         unsigned tries;
@@ -54,7 +54,8 @@ struct run_hold {
         unsigned tries;
         int64_t step; /* to be held at, or later */
         uint64_t deadline_ns, after_ns;
-        struct hold_rank ranks[SESSION_COUNT_MAX];
+        uint32_t rank_count, held_count, void_count;
+        struct hold_rank *ranks; /* of the whole world, since it was last begun; or NULL */
 };
 enum attempt_state {
         ATTEMPT_EMPTY,
@@ -74,7 +75,14 @@ struct run_attempt {
         int64_t follow_step;
         uint64_t follow_ns;
         struct cairn_error error; /* why */
-        struct rank_cut ranks[SESSION_COUNT_MAX];
+        /* The whole world's and this node's ranks as they were when it was opened. A member of a
+         * group hears of its own ranks only. */
+        uint32_t world, first_rank, local_count;
+        struct rank_cut *ranks; /* of the world; unless EMPTY */
+        uint32_t counts[RANK_STATE_COUNT];
+        bool is_uneven;               /* another rank was cut at other_step */
+        int64_t step, other_step;     /* of the first rank that was cut */
+        uint64_t first_ns, newest_ns; /* when the first one was cut, and the last one so far */
 };
 struct group;
 struct run_waiter {
@@ -86,7 +94,7 @@ struct run_waiter {
         struct reply_to to;
         uint64_t deadline_ns, since_ns;
         char tag[136];
-        uint64_t seq[SESSION_COUNT_MAX]; /* by rank: a cut at or after it */
+        uint64_t seq[SESSION_COUNT_MAX]; /* of this node's ranks: a cut at or after it */
 };
 struct run_store_call;
 struct run {
@@ -97,7 +105,7 @@ struct run {
         char run_dir[STORE_PATH_BYTES];
         uid_t uid;
         uint32_t world;
-        uint32_t first_rank, local_count; /* the ranks of this node */
+        uint32_t first_rank, local_count; /* the ranks of this node: SESSION_COUNT_MAX at most */
         uint16_t master_port;             /* MASTER_PORT of all ranks, on the node of rank 0 */
         struct group *group;              /* NULL: a run of this node alone */
         uint64_t generation, restart, every_steps, every_ns;
@@ -119,7 +127,8 @@ struct run {
         bool orphaned;            /* its runner is gone */
         uint64_t expect_until_ns; /* taken up again: until then its trainers come back */
 
-        struct session *sessions[SESSION_COUNT_MAX]; /* by rank; the newest */
+        /* Of this node's ranks, from first_rank on; the newest. By rank: run_session. */
+        struct session *sessions[SESSION_COUNT_MAX];
         struct held_hello successors[SESSION_COUNT_MAX];
         struct exchange exchange; /* between the ranks of this generation */
 
@@ -194,6 +203,11 @@ int run_end(struct run *run, const struct reply_to *to, const char *reason, int3
 void run_runner_gone(struct run *run);
 void run_free(struct run *run);
 void run_pump(struct run *run);
+/* Is it one of this node's? Then its place in the tables of those. */
+static inline bool run_is_local(const struct run *run, uint32_t rank) {
+        return rank >= run->first_rank && rank - run->first_rank < run->local_count;
+}
+/* NULL: it has none, or runs on another node. */
 struct session *run_session(const struct run *run, uint32_t rank);
 bool run_sessions_ended(const struct run *run);
 /* Is anything of this session between its cut and its commit? */

@@ -17,7 +17,7 @@ static void answer_stopped(struct run *run) {
         Cairn__Control__StopReply m = CAIRN__CONTROL__STOP_REPLY__INIT;
         Cairn__Control__Failure failure = CAIRN__CONTROL__FAILURE__INIT;
         m.step = m.reached = run->committed_step;
-        for (uint32_t i = 0; i < run->world; i++)
+        for (uint32_t i = 0; i < run->local_count; i++)
                 if (run->sessions[i] && run->sessions[i]->page) {
                         int64_t step = atomic_load(&run->sessions[i]->page->last_step);
                         m.reached = step > m.reached ? step : m.reached;
@@ -158,7 +158,7 @@ void run_finish_check(struct run *run) {
         struct cairn_error error = CAIRN_ERROR_INIT;
         if (run->finish.sent || run->finish.count < run->local_count || run->finish.count == 0)
                 return;
-        for (uint32_t i = 0; i < run->world; i++)
+        for (uint32_t i = 0; i < run->local_count; i++)
                 if (run->sessions[i] && run_session_in_flight(run, run->sessions[i]))
                         return;
         if (group_leads(run) && !group_finished(run))
@@ -223,7 +223,7 @@ static bool expects_trainers(const struct run *run) {
         if (loop_now(&run->agent->loop) >= run->expect_until_ns)
                 return false;
         for (uint32_t i = 0; i < run->local_count; i++)
-                if (!run->sessions[run->first_rank + i])
+                if (!run->sessions[i])
                         return true;
         return false;
 }

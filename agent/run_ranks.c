@@ -2,10 +2,13 @@
 #include "agent/group.h"
 #include "agent/postmortem.h"
 #include "agent/run_parts.h"
+#include "base/cleanup.h"
+#include <errno.h>
+#include <stdlib.h>
 #include <sys/wait.h>
 
 void run_send_wait(struct run *run, const struct held_hello *h) {
-        const struct session *s = run->sessions[h->rank];
+        const struct session *s = run_session(run, h->rank);
         Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
         Cairn__Control__Wait m = CAIRN__CONTROL__WAIT__INIT;
         static const char reason[] = "the predecessor's last snapshot is being written";
@@ -24,14 +27,25 @@ static int welcome_new(struct run *run, struct held_hello *h, struct cairn_error
                                       .secret = h->has_secret ? h->secret : NULL,
                                       .to = h->to,
                                       .pid = h->to.connection->pid};
-        return session_open(run, &hello, &h->fds, &run->sessions[h->rank], reterr);
+        return session_open(run, &hello, &h->fds, &run->sessions[h->rank - run->first_rank],
+                            reterr);
+}
+
+static int check_local(const struct run *run, uint32_t rank, const char *operation,
+                       struct cairn_error *reterr) {
+        if (run_is_local(run, rank))
+                return 0;
+        if (rank >= run->world)
+                return error_set(reterr, CAIRN_ERR_API, operation, run->name,
+                                 "rank %u of a run with %u ranks", rank, run->world);
+        return error_set(reterr, CAIRN_ERR_API, operation, run->name,
+                         "rank %u is not one of this node's, %u to %u", rank, run->first_rank,
+                         run->first_rank + run->local_count - 1);
 }
 
 static int check_rank(const struct run *run, const struct held_hello *h,
                       struct cairn_error *reterr) {
-        if (h->rank >= run->world)
-                return error_set(reterr, CAIRN_ERR_API, "open session", run->name,
-                                 "rank %u of a run with %u ranks", h->rank, run->world);
+        TRY(check_local(run, h->rank, "open session", reterr));
         if (run->state == RUN_ENDING || run->state == RUN_ENDED)
                 return error_set(reterr, CAIRN_ERR_STALE, "open session", run->name,
                                  "the run is ending");
@@ -51,8 +65,8 @@ static int check_rank(const struct run *run, const struct held_hello *h,
 
 int run_hello(struct run *run, struct held_hello *h, struct cairn_error *reterr) {
         TRY(check_rank(run, h, reterr));
-        struct session *s = run->sessions[h->rank];
-        struct held_hello *next = &run->successors[h->rank];
+        struct session *s = run_session(run, h->rank);
+        struct held_hello *next = &run->successors[h->rank - run->first_rank];
         if (h->session_id && s && !s->dead && s->id == h->session_id) {
                 struct session_hello hello = {.secret = h->has_secret ? h->secret : NULL,
                                               .to = h->to};
@@ -89,13 +103,21 @@ int run_hello(struct run *run, struct held_hello *h, struct cairn_error *reterr)
 void run_answer_ranks(const struct run *run, const struct reply_to *to) {
         Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
         Cairn__Control__ExchangeRanks m = CAIRN__CONTROL__EXCHANGE_RANKS__INIT;
-        uint32_t ranks[SESSION_COUNT_MAX];
+        _cleanup_free_ uint32_t *ranks = calloc(run->world, sizeof *ranks);
+        if (!ranks) {
+                struct cairn_error error = CAIRN_ERROR_INIT;
+                (void) error_set_errno(&error, ENOMEM, "list ranks", run->name);
+                server_fail(to, &error);
+                return;
+        }
         m.ranks = ranks;
         m.generation = run->generation;
-        for (uint32_t i = 0; i < run->world; i++)
+        for (uint32_t i = 0; i < run->world; i++) {
+                const struct session *s = run_session(run, i);
                 /* Of other nodes: they live as long as the group does. */
-                if (run->sessions[i] ? !run->sessions[i]->dead : group_has(run, i))
+                if (s ? !s->dead : group_has(run, i))
                         ranks[m.n_ranks++] = i;
+        }
         e.body_case = CAIRN__CONTROL__ENVELOPE__BODY_EXCHANGE_RANKS;
         e.exchange_ranks = &m;
         server_reply(to, &e, NULL, 0);
@@ -134,11 +156,9 @@ static void rank_failed(struct run *run, uint32_t rank, int status) {
 int run_rank_exit(struct run *run, const struct reply_to *to, const Cairn__Control__RankExit *m,
                   struct cairn_error *reterr) {
         uint32_t rank = m->rank;
-        if (rank >= run->world)
-                return error_set(reterr, CAIRN_ERR_API, "settle rank", run->name,
-                                 "rank %u of a run with %u ranks", rank, run->world);
+        TRY(check_local(run, rank, "settle rank", reterr));
         rank_failed(run, rank, m->wait_status);
-        struct session *s = run->sessions[rank];
+        struct session *s = run_session(run, rank);
         if (!s || session_settled(s)) {
                 answer_settled(run, to);
                 return 0;
@@ -156,8 +176,9 @@ void run_session_ended(struct run *run, struct session *s) {
         if (s->exit_reply.connection)
                 answer_settled(run, &s->exit_reply);
         s->exit_reply = (struct reply_to){0};
-        struct held_hello *next = &run->successors[s->rank];
-        if (run->sessions[s->rank] == s && server_reach(&next->to)) {
+        bool newest = run_session(run, s->rank) == s;
+        struct held_hello *next = newest ? &run->successors[s->rank - run->first_rank] : NULL;
+        if (next && server_reach(&next->to)) {
                 struct held_hello h = *next;
                 *next = (struct held_hello){0};
                 struct reply_to to = h.to;

@@ -2,6 +2,7 @@
 #include "agent/attempt.h"
 #include "agent/budget.h"
 #include "agent/group.h"
+#include "agent/hold.h"
 #include "agent/run_parts.h"
 #include "base/cleanup.h"
 #include "base/log.h"
@@ -251,6 +252,7 @@ void run_begin_start(struct run *run) {
                 memset(&run->stop, 0, sizeof run->stop);
         for (size_t i = 0; i < SESSION_COUNT_MAX; i++)
                 run->sessions[i] = NULL; /* ended; the agent frees them */
+        hold_done(run);
         exchange_clear(&run->exchange);
         int fd = wire_fds_take(&run->start_fds, 0);
         if (fd >= 0) {
@@ -319,7 +321,7 @@ static int check_files(const struct agent *a, const char *name, uint32_t world,
                        struct cairn_error *reterr) {
         for (size_t i = 0; i < AGENT_RUN_COUNT_MAX; i++)
                 if (a->runs[i] && strcmp(a->runs[i]->name, name) != 0)
-                        world += a->runs[i]->world;
+                        world += a->runs[i]->local_count;
         return budget_check_files(world, reterr);
 }
 

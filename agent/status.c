@@ -83,7 +83,7 @@ static json_t *snapshot_json(const struct run *run) {
                         continue;
                 uint64_t done = 0, total = 0;
                 int64_t step = -1;
-                for (uint32_t rank = 0; rank < run->world; rank++) {
+                for (uint32_t rank = 0; rank < a->world; rank++) {
                         const struct rank_cut *row = &a->ranks[rank];
                         if (row->state < RANK_CUT)
                                 continue;
@@ -104,7 +104,7 @@ static json_t *run_json(struct run *run) {
         uint64_t now_ns = loop_now(&run->agent->loop), voids = 0, expired = 0, stall_ns = 0;
         static const char *const modes[] = {"undecided", "fresh", "resume", "auto", "init-from"};
         json_t *ranks = json_array();
-        for (uint32_t i = 0; i < run->world; i++) {
+        for (uint32_t i = 0; i < run->local_count; i++) {
                 struct session *s = run->sessions[i];
                 if (!s || !s->page)
                         continue;

@@ -32,12 +32,13 @@
 #define DATA_BYTES_MAX (UINT64_C(1) << 46)
 #define RUN_NAME_BYTES_MAX 64
 #define RANK_COUNT_MAX 65536
+#define NODE_COUNT_MAX 4096 /* of a group */
 #define STEP_MAX (INT64_MAX / 2)
 
 /* the control socket */
 #define WIRE_MESSAGE_BYTES_MAX (128 * KiB)
 #define WIRE_FDS_MAX 16
-#define SESSION_COUNT_MAX 64 /* per agent */
+#define SESSION_COUNT_MAX 64 /* per agent; a run's world is RANK_COUNT_MAX at most */
 #define CONNECTION_COUNT_MAX 256
 
 /* the exchange between ranks (cairn.h repeats the first two) */

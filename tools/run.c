@@ -3,6 +3,7 @@
  * cairn run - the options of a run; runner.c does the work.
  */
 #include "base/cleanup.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "format/dtype.h"
 #include "tools/launcher.h"
@@ -49,7 +50,7 @@ static bool parse_nodes(const char *text, struct runner_options *o) {
         uint64_t least, most;
         (void) snprintf(first, sizeof first, "%.*s", colon ? (int) (colon - text) : 31, text);
         if (!parse_count(first, &least) || !parse_count(colon ? colon + 1 : text, &most) ||
-            least < 1 || most < least || most > RANKS_MAX)
+            least < 1 || most < least || most > NODE_COUNT_MAX)
                 return false;
         o->nodes_min = (uint32_t) least;
         o->nodes_max = (uint32_t) most;
@@ -65,7 +66,7 @@ static int take_launcher(const struct command *self, struct run_arguments *a,
         if (a->nodes && !parse_nodes(a->nodes, o))
                 return command_fail_text(self, CAIRN_ERR_API,
                                          "--nnodes takes a number or MIN:MAX up to %d, not '%s'",
-                                         RANKS_MAX, a->nodes);
+                                         NODE_COUNT_MAX, a->nodes);
         given.nodes_max = o->nodes_max;
         if (launcher_read(&given, l, &e) < 0)
                 return command_fail(self, &e);
@@ -78,9 +79,9 @@ static int take_launcher(const struct command *self, struct run_arguments *a,
         if (!o->node && *l->node)
                 o->node = l->node;
         o->master_port = l->master_port;
-        if (o->nodes_max > RANKS_MAX)
+        if (o->nodes_max > NODE_COUNT_MAX)
                 return command_fail_text(self, CAIRN_ERR_API, "%s: a run has up to %d nodes",
-                                         l->nodes_source, RANKS_MAX);
+                                         l->nodes_source, NODE_COUNT_MAX);
         if (o->nodes_max > 1 && !o->rendezvous)
                 return command_fail_text(self, CAIRN_ERR_API,
                                          "%s%sseveral nodes need a place to meet: --rdzv dir (the "

@@ -33,7 +33,7 @@ says "$work/a.out" 'can be resumed'
 ok "GROUP-b RESUME-2 --init-from an unfinished run, other vocabulary, 2 ranks: step 0, one tensor skipped, both shapes named, ranks equal"
 
 # c: the same, but killed with all of its processes and resumed: the run that was not.
-start c "${two[@]}" --init-from a@20 --every 10steps -- "${other[@]}" --step-ms 10
+start c "${two[@]}" --init-from a@20 --every 10steps -- "${other[@]}" --step-ms 100
 wait_step "$work/c.log" 23 30
 kill_all
 : >"$work/c.out"
