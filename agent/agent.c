@@ -146,7 +146,7 @@ static int handle_hello(void *context, struct connection *c, const Cairn__Contro
                 r = run_hello(run, &h, reterr);
         else if (a->runner_gone)
                 r = orphan_error(h.run, reterr);
-        else if (run || m->session_id || a->config.embedded)
+        else if (run || m->session_id || a->config.runner)
                 r = hold(a, &h, reterr);
         else
                 r = error_set(reterr, CAIRN_ERR_NOTFOUND, "open session", h.run,
@@ -359,7 +359,7 @@ static void reap(void *context) {
         /* One that was restarted just before its runner died tells the trainers that come back. */
         bool lingers = !a->had_run && now_ns < a->linger_until_ns;
         bool embedded_over =
-                a->config.embedded && !any_run && (a->had_run || (a->runner_gone && !lingers));
+                a->config.runner && !any_run && (a->had_run || (a->runner_gone && !lingers));
         bool late = a->stopping && now_ns >= a->stop_deadline_ns;
         if (a->stopping && !any_session && a->stop_deadline_ns > now_ns + AGENT_GRACE_NS)
                 a->stop_deadline_ns = now_ns + AGENT_GRACE_NS;
@@ -415,10 +415,10 @@ void agent_refuse_orphans(struct agent *a) {
         }
 }
 
-static void parent_gone(void *context, uint32_t events) {
+static void runner_gone(void *context, uint32_t events) {
         struct agent *a = context;
         (void) events;
-        loop_unwatch(&a->loop, &a->parent_source);
+        loop_unwatch(&a->loop, &a->runner_source);
         a->runner_gone = true;
         agent_refuse_orphans(a);
         for (size_t i = 0; i < AGENT_RUN_COUNT_MAX; i++)
@@ -430,7 +430,7 @@ static void parent_gone(void *context, uint32_t events) {
 /* ---- life ---- */
 
 static gid_t find_group(const struct config *config) {
-        if (config->embedded || !*config->group)
+        if (config->runner || !*config->group)
                 return (gid_t) -1;
         const struct group *g = getgrnam(config->group);
         return g ? g->gr_gid : (gid_t) -1;
@@ -450,12 +450,17 @@ static int watch_signals(struct agent *a, struct cairn_error *reterr) {
                           reterr);
 }
 
-static int watch_parent(struct agent *a, struct cairn_error *reterr) {
-        pid_t parent = getppid();
-        a->parent_fd = (int) syscall(SYS_pidfd_open, parent, 0);
-        if (a->parent_fd < 0)
+/* It may be gone already: then another process is this one's parent. While it is the parent its
+ * number cannot be another's. */
+static int watch_runner(struct agent *a, struct cairn_error *reterr) {
+        a->runner_fd = (int) syscall(SYS_pidfd_open, a->config.runner, 0);
+        if (a->runner_fd < 0 && errno != ESRCH)
                 return error_set_errno(reterr, errno, "watch runner", "");
-        return loop_watch(&a->loop, &a->parent_source, a->parent_fd, EPOLLIN, parent_gone, a,
+        if (a->runner_fd < 0 || getppid() != a->config.runner) {
+                runner_gone(a, 0);
+                return 0;
+        }
+        return loop_watch(&a->loop, &a->runner_source, a->runner_fd, EPOLLIN, runner_gone, a,
                           reterr);
 }
 
@@ -465,7 +470,7 @@ int agent_init(struct agent *a, const struct config *config, const struct agent_
                             .ops = ops,
                             .program = program,
                             .signal_fd = -1,
-                            .parent_fd = -1};
+                            .runner_fd = -1};
         TRY(loop_init(&a->loop, &clock_system, reterr));
         a->linger_until_ns = loop_now(&a->loop) + AGENT_REATTACH_NS;
         loop_timer_init(&a->held_timer, held_late, a);
@@ -479,12 +484,12 @@ int agent_init(struct agent *a, const struct config *config, const struct agent_
                                          .closed = connection_closed};
         TRY(server_init(&a->server, &a->loop, &options, reterr));
         TRY(watch_signals(a, reterr));
-        return config->embedded ? watch_parent(a, reterr) : 0;
+        return config->runner ? watch_runner(a, reterr) : 0;
 }
 
 int agent_run(struct agent *a, struct cairn_error *reterr) {
         log_event(LOG_LEVEL_INFO, "agent=ready version=%s socket=%s embedded=%d", CAIRN_VERSION,
-                  a->config.socket, a->config.embedded);
+                  a->config.socket, a->config.runner != 0);
         TRY(loop_run(&a->loop, reterr));
         log_event(LOG_LEVEL_INFO, "agent=ended");
         return 0;
@@ -505,10 +510,10 @@ void agent_done(struct agent *a) {
         upkeep_done(a);
         server_done(&a->server);
         loop_unwatch(&a->loop, &a->signal_source);
-        loop_unwatch(&a->loop, &a->parent_source);
+        loop_unwatch(&a->loop, &a->runner_source);
         if (a->signal_fd >= 0)
                 (void) close(a->signal_fd);
-        if (a->parent_fd >= 0)
-                (void) close(a->parent_fd);
+        if (a->runner_fd >= 0)
+                (void) close(a->runner_fd);
         loop_done(&a->loop);
 }

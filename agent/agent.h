@@ -75,8 +75,8 @@ struct agent {
         struct session *sessions[SESSION_COUNT_MAX];
         struct held_hello held[AGENT_HELD_COUNT_MAX];
         uint64_t session_id_last;
-        int signal_fd, parent_fd;
-        struct loop_source signal_source, parent_source;
+        int signal_fd, runner_fd;
+        struct loop_source signal_source, runner_source;
         struct loop_timer held_timer, end_timer;
         bool stopping;    /* a signal came: no new runs */
         bool runner_gone; /* embedded: whoever started it died */

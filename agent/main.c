@@ -15,7 +15,7 @@
 #include <sys/resource.h>
 
 static const char usage_text[] =
-        "usage: cairnd [--config FILE] [--store STORE] [--socket PATH] [--embedded]\n"
+        "usage: cairnd [--config FILE] [--store STORE] [--socket PATH] [--embedded PID]\n"
         "\n"
         "The agent that checkpoints and restores the training jobs of this machine. `cairn run`\n"
         "starts a private one where no system agent runs.\n"
@@ -25,7 +25,7 @@ static const char usage_text[] =
         "storage_timeout_s\n"
         "  --store STORE   default store (absolute path) for runs that name none\n"
         "  --socket PATH   where to listen (default /run/cairn/cairnd.sock)\n"
-        "  --embedded      belong to the `cairn run` that started it: end with it\n"
+        "  --embedded PID  belong to the `cairn run` that started it: end with it\n"
         "  --init STORE [--kind shared|node-local]   make a folder a store, then end\n"
         "  --bench write|read|snapshot --dir D --bytes N [--json]   measure, then end\n"
         "  --probe         what io_uring can do here, as JSON, then end\n"
@@ -87,6 +87,16 @@ struct flag {
         const char *name, *key;
 };
 
+static int read_runner(const char *text, pid_t *ret, struct cairn_error *reterr) {
+        char *end = NULL;
+        long pid = strtol(text, &end, 10);
+        if (end == text || *end || pid < 1 || pid > INT_MAX)
+                return error_set(reterr, CAIRN_ERR_API, "read flags", "--embedded",
+                                 "\"%s\" is no process id", text);
+        *ret = (pid_t) pid;
+        return 0;
+}
+
 /* The file first, whatever the order on the command line: flags override it. */
 static int take_socket(struct config *c, struct cairn_error *reterr) {
         char path[sizeof c->socket];
@@ -101,18 +111,16 @@ static int take_socket(struct config *c, struct cairn_error *reterr) {
 }
 
 static int read_flags(int argc, char **argv, struct config *c, struct cairn_error *reterr) {
-        static const struct flag flags[] = {
-                {"--config", NULL}, {"--store", "store"}, {"--socket", "socket"}};
+        static const struct flag flags[] = {{"--config", NULL},
+                                            {"--store", "store"},
+                                            {"--socket", "socket"},
+                                            {"--embedded", NULL}};
         for (int pass = 0; pass < 2; pass++)
                 for (int i = 1; i < argc; i++) {
                         const struct flag *f = NULL;
                         for (size_t k = 0; k < sizeof flags / sizeof *flags; k++)
                                 if (!strcmp(argv[i], flags[k].name))
                                         f = &flags[k];
-                        if (!strcmp(argv[i], "--embedded")) {
-                                c->embedded = true;
-                                continue;
-                        }
                         if (!f)
                                 return error_set(reterr, CAIRN_ERR_API, "read flags", argv[i],
                                                  "there is no such flag; `cairnd --help` lists "
@@ -120,7 +128,9 @@ static int read_flags(int argc, char **argv, struct config *c, struct cairn_erro
                         if (++i == argc)
                                 return error_set(reterr, CAIRN_ERR_API, "read flags", f->name,
                                                  "a value is missing");
-                        if (pass == 0 && !f->key)
+                        if (pass == 0 && !strcmp(f->name, "--embedded"))
+                                TRY(read_runner(argv[i], &c->runner, reterr));
+                        else if (pass == 0 && !f->key)
                                 TRY(config_load(c, argv[i], reterr));
                         else if (pass == 1 && f->key)
                                 TRY(config_set(c, f->key, argv[i], reterr));
@@ -177,7 +187,7 @@ int main(int argc, char **argv) {
         if (!agent)
                 return status_exit_code(CAIRN_ERR_NOMEM);
         int r = agent_init(agent, &config, &agent_ops_processes, "/proc/self/exe", &error);
-        bool supervised = !config.embedded; /* of a private agent nobody waits to hear */
+        bool supervised = config.runner == 0; /* of a private agent nobody waits to hear */
         if (r == 0 && supervised)
                 service_notify("READY=1\nSTATUS=serving");
         if (r == 0)

@@ -74,7 +74,7 @@ static uint64_t unfilled(int fd, uint64_t bytes) {
  * unmaps it at the seal. */
 static struct budget_use staging_use(const struct session *s) {
         struct budget_use use = {.bytes_max = s->agent->config.staging_bytes_max,
-                                 .same_group = s->agent->config.embedded,
+                                 .same_group = s->agent->config.runner != 0,
                                  .freed = filled(s->staging_fd)};
         for (size_t i = 0; i < SESSION_COUNT_MAX; i++) {
                 const struct session *other = s->agent->sessions[i];

@@ -155,7 +155,7 @@ int status_json(struct agent *a, const char *name, char **ret, struct cairn_erro
                         json_array_append_new(runs, run_json(a->runs[i]));
         json_t *agent = json_pack("{s:s, s:i, s:i, s:b, s:b}", "version", CAIRN_VERSION, "pid",
                                   (int) getpid(), "protocol", WIRE_PROTOCOL, "embedded",
-                                  a->config.embedded, "stopping", a->stopping);
+                                  a->config.runner != 0, "stopping", a->stopping);
         json_object_set_new(agent, "features", integer(SERVER_FEATURES));
         json_object_set_new(agent, "socket", text(a->config.socket));
         json_t *root = json_object();

@@ -79,8 +79,8 @@ CAIRN_API void cairn_options_init(struct cairn_options *o, size_t size);
 
 /* *ret is set even on failure (unless memory is out), so that cairn_error_text works; close it in
  * any case. CAIRN_ERR_UNREACHABLE: no agent. CAIRN_ERR_TIMEOUT: the predecessor was not settled in
- * time. CAIRN_ERR_STALE: a newer generation exists. CAIRN_ERR_BUSY: this rank's session is alive.
- */
+ * time. CAIRN_ERR_STALE: a newer generation exists. CAIRN_ERR_BUSY: this rank's session is alive,
+ * or a trainer of another start of this run. */
 CAIRN_API int cairn_open(const struct cairn_options *o, struct cairn **ret);
 /* Ends the session without an implied snapshot. NULL allowed. */
 CAIRN_API void cairn_close(struct cairn *c);

@@ -52,7 +52,7 @@ struct cairn {
         bool link_ready;
         uint32_t slabs_linked; /* slabs that the link knows */
         struct control_page *page;
-        int ring_fd;
+        int ring_fd, generation_fd; /* generation_lock.h */
 
         struct inventory inventory; /* of the newest seal */
         uint64_t seal_number;

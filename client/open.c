@@ -4,6 +4,7 @@
  */
 #include "base/cleanup.h"
 #include "base/fault.h"
+#include "client/generation_lock.h"
 #include "client/handle.h"
 #include "format/names.h"
 #include <errno.h>
@@ -183,14 +184,18 @@ static int greet(struct cairn *c, struct control *control, const char *path, int
         }
 }
 
+static uint64_t open_deadline(const struct cairn *c, const struct cairn_options *o) {
+        uint64_t timeout_ns = o->open_timeout_ns ? o->open_timeout_ns : OPEN_TIMEOUT_NS;
+        uint64_t now_ns = clock_now(c->clock);
+        return timeout_ns > UINT64_MAX - now_ns ? UINT64_MAX : now_ns + timeout_ns;
+}
+
 static int attach(struct cairn *c, struct control *control, const struct cairn_options *o,
                   struct cairn_error *reterr) {
         struct link_identity id = {.rank = c->rank};
         struct wire_fds fds = WIRE_FDS_INIT;
         Cairn__Control__Welcome *welcome = NULL;
-        uint64_t timeout_ns = o->open_timeout_ns ? o->open_timeout_ns : OPEN_TIMEOUT_NS;
-        uint64_t now_ns = clock_now(c->clock);
-        uint64_t deadline_ns = timeout_ns > UINT64_MAX - now_ns ? UINT64_MAX : now_ns + timeout_ns;
+        uint64_t deadline_ns = open_deadline(c, o);
 
         (void) snprintf(id.run, sizeof id.run, "%s", c->run);
         if (o->socket) {
@@ -224,7 +229,7 @@ static struct cairn *handle_new(void) {
         if (!c)
                 return NULL;
         c->clock = &clock_system;
-        c->ring_fd = -1;
+        c->ring_fd = c->generation_fd = -1;
         c->checkpoint = c->run_dir = "";
         c->checkpoint_step = -1;
         c->start = CAIRN_START_FRESH;
@@ -271,6 +276,9 @@ static int open_session(struct cairn *c, const struct cairn_options *o,
         control_init(&control, c->clock);
         int r = attach(c, &control, o, reterr);
         control_done(&control);
+        if (r == 0)
+                r = generation_lock_take(&c->generation_fd, &c->link, c->run, c->generation,
+                                         open_deadline(c, o), c->clock, reterr);
         if (r == 0) {
                 c->stage = HANDLE_OPENED;
                 c->opened = true;
@@ -300,6 +308,8 @@ void cairn_close(struct cairn *c) {
                 link_done(&c->link);
         if (c->page)
                 (void) munmap(c->page, CONTROL_PAGE_BYTES);
+        if (c->generation_fd >= 0)
+                (void) close(c->generation_fd);
         inventory_done(&c->inventory);
         stored_done(&c->stored);
         if (c->device) {

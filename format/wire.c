@@ -325,15 +325,12 @@ static int private_directory(const char *path, struct cairn_error *reterr) {
         return 0;
 }
 
-int wire_socket_path(const char *run, char *path, size_t bytes, struct cairn_error *reterr) {
-        const char *given = getenv("CAIRN_SOCKET"), *runtime = getenv("XDG_RUNTIME_DIR");
+int wire_private_path(const char *run, const char *suffix, char *path, size_t bytes,
+                      struct cairn_error *reterr) {
+        const char *runtime = getenv("XDG_RUNTIME_DIR");
         char directory[4096];
         int n;
 
-        if (given && *given)
-                return fill_path(path, bytes, reterr, given, "", "");
-        if (access(SYSTEM_SOCKET, F_OK) == 0)
-                return fill_path(path, bytes, reterr, SYSTEM_SOCKET, "", "");
         TRY(name_check_run(run ? run : "", reterr));
         if (runtime && *runtime) {
                 n = snprintf(directory, sizeof directory, "%s/cairn", runtime);
@@ -349,7 +346,17 @@ int wire_socket_path(const char *run, char *path, size_t bytes, struct cairn_err
         TRY(private_directory(directory, reterr));
         directory[n] = '/';
         directory[n + 1] = '\0';
-        return fill_path(path, bytes, reterr, directory, run, ".sock");
+        return fill_path(path, bytes, reterr, directory, run, suffix);
+}
+
+int wire_socket_path(const char *run, char *path, size_t bytes, struct cairn_error *reterr) {
+        const char *given = getenv("CAIRN_SOCKET");
+
+        if (given && *given)
+                return fill_path(path, bytes, reterr, given, "", "");
+        if (access(SYSTEM_SOCKET, F_OK) == 0)
+                return fill_path(path, bytes, reterr, SYSTEM_SOCKET, "", "");
+        return wire_private_path(run, ".sock", path, bytes, reterr);
 }
 
 int wire_connect(const char *path, int *ret_socket, struct cairn_error *reterr) {

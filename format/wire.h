@@ -57,6 +57,9 @@ void wire_failure_read(const Cairn__Control__Failure *f, struct cairn_error *ret
  * it exists, else $XDG_RUNTIME_DIR/cairn/RUN.sock, else <tmp>/cairn-UID/RUN.sock (directory 0700,
  * owner checked). */
 int wire_socket_path(const char *run, char *path, size_t bytes, struct cairn_error *reterr);
+/* $XDG_RUNTIME_DIR/cairn/RUN + suffix, else in <tmp>/cairn-UID: a file of this user alone. */
+int wire_private_path(const char *run, const char *suffix, char *path, size_t bytes,
+                      struct cairn_error *reterr);
 /* Connect; UNREACHABLE with the path and what to do. */
 int wire_connect(const char *path, int *ret_socket, struct cairn_error *reterr);
 

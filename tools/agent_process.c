@@ -43,7 +43,8 @@ int agent_process_find(const char *name, char *path, size_t bytes, struct cairn_
 
 int agent_process_start(const char *store, const char *socket, int log_fd, pid_t *ret_pid,
                         struct cairn_error *reterr) {
-        char program[PATH_MAX];
+        char program[PATH_MAX], runner[16];
+        (void) snprintf(runner, sizeof runner, "%d", (int) getpid());
         TRY(agent_process_find("cairnd", program, sizeof program, reterr));
         pid_t pid = fork();
         if (pid < 0)
@@ -61,7 +62,7 @@ int agent_process_start(const char *store, const char *socket, int log_fd, pid_t
         if (log_fd >= 0)
                 (void) dup2(log_fd, STDERR_FILENO);
         (void) setenv("CAIRN_LOG", "warning", 0);
-        (void) execl(program, "cairnd", "--embedded", "--store", store, "--socket", socket,
+        (void) execl(program, "cairnd", "--embedded", runner, "--store", store, "--socket", socket,
                      (char *) NULL);
         _exit(status_exit_code(CAIRN_ERR_UNREACHABLE));
 }

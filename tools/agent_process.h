@@ -13,8 +13,8 @@
 
 /* Path of a program of ours: beside this executable, else in $PATH. */
 int agent_process_find(const char *name, char *path, size_t bytes, struct cairn_error *reterr);
-/* Start `cairnd --embedded --store STORE --socket SOCKET`; its standard error goes to log_fd (-1:
- * ours). */
+/* Start `cairnd --embedded PID --store STORE --socket SOCKET`, which ends when this process is
+ * gone; its standard error goes to log_fd (-1: ours). */
 int agent_process_start(const char *store, const char *socket, int log_fd, pid_t *ret_pid,
                         struct cairn_error *reterr);
 /* Socket of the system agent, or the one that $CAIRN_SOCKET names; NULL: there is none. */

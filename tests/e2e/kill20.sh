@@ -14,7 +14,7 @@ args=(--steps $steps --accumulate 2 --dropout 0.1 --ema 0.99 --loss-scale dynami
 for dtype in fp32 bf16; do
         run "reference-$dtype" --every 50steps -- "${tiny[@]}" "${args[@]}" --dtype $dtype
         start "killed-$dtype" --every 10steps --max-restarts 1000 -- \
-                "${tiny[@]}" "${args[@]}" --dtype $dtype --step-ms 4
+                "${tiny[@]}" "${args[@]}" --dtype $dtype --step-ms 10
         killed=()
         for ((k = 0; k < kills; k++)); do
                 between $((k * 10 + 5)) $((k * 10 + 14))

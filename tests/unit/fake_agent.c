@@ -54,8 +54,10 @@ void fake_agent_init(struct fake_agent *a) {
         (void) pthread_mutex_init(&a->lock, NULL);
         for (size_t i = 0; i < 64; i++)
                 a->slab_fds[i] = -1;
-        (void) snprintf(a->path, sizeof a->path, "%s/fake-%d-%d.sock",
-                        directory ? directory : "/tmp", (int) getpid(), number++);
+        directory = directory ? directory : "/tmp";
+        (void) snprintf(a->path, sizeof a->path, "%s/fake-%d-%d.sock", directory, (int) getpid(),
+                        number++);
+        CAIRN_ASSERT(setenv("XDG_RUNTIME_DIR", directory, 1) == 0); /* for what a trainer locks */
 }
 
 void fake_agent_forget(struct fake_agent *a) {
