@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "agent/rendezvous_process.h"
 #include "agent/rendezvous_record.h"
+#include "agent/worker.h"
 #include "base/assert.h"
 #include "base/cleanup.h"
 #include "base/fault.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -269,24 +268,13 @@ static int serve_one(struct child *c, struct rendezvous_message *m, int fd) {
         return r;
 }
 
-/* Signals of the terminal reach the whole process group; this one ends when its agent does. A lease
- * is left to run out, for an agent that is restarted takes it up. */
-static void prepare_process(void) {
-        static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGQUIT};
-
-        (void) prctl(PR_SET_PDEATHSIG, SIGKILL);
-        (void) prctl(PR_SET_NAME, "cairnd-rdzv");
-        for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++)
-                (void) signal(ignored[i], SIG_IGN);
-}
-
 int rendezvous_main(int socket, int argc, char **argv) {
         struct rendezvous_place place;
         struct child c = {.socket = socket, .place = &place};
         struct rendezvous_message m;
         int fd, r;
 
-        prepare_process();
+        worker_become("cairnd-rdzv"); /* its lease runs out, or a restarted agent takes it up */
         if (argc != 6 || rendezvous_place_parse(argv[2], argv[3], argv[4], &place, NULL) < 0 ||
             fault_init(getenv("CAIRN_FAULT"), NULL) < 0)
                 return status_exit_code(CAIRN_ERR_API);

@@ -3,6 +3,7 @@
 
 #include "agent/parcel.h"
 #include "agent/reader.h"
+#include "agent/worker.h"
 #include "agent/writer.h"
 #include "base/cleanup.h"
 #include "base/fault.h"
@@ -10,10 +11,8 @@
 #include "format/wire.h"
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 
 #define WAIT_NS (500 * NSEC_PER_MSEC)
@@ -562,8 +561,7 @@ int saver_main(int socket) {
                 .socket = socket, .event_fd = -1, .data_fd = -1, .manifest_fd = -1, .plan_fd = -1};
         struct cairn_error e = CAIRN_ERROR_INIT;
         const struct ring_options options = {.backend = RING_AUTO};
-        (void) signal(SIGPIPE, SIG_IGN);
-        (void) prctl(PR_SET_NAME, "cairn-saver");
+        worker_become("cairn-saver");
         if (ring_new(&options, &s.ring, &e) < 0) {
                 log_error(LOG_LEVEL_ERROR, "saver: start", &e);
                 return status_exit_code(e.status);

@@ -151,9 +151,9 @@ static bool receive(struct saver_link *k) {
         return whole;
 }
 
-static void kill_saver(struct saver_link *k, int signal_number) {
+static void kill_saver(struct saver_link *k) {
         if (k->pidfd >= 0)
-                (void) syscall(SYS_pidfd_send_signal, k->pidfd, signal_number, NULL, 0);
+                (void) syscall(SYS_pidfd_send_signal, k->pidfd, SIGKILL, NULL, 0);
 }
 
 static void socket_ready(void *context, uint32_t events) {
@@ -216,12 +216,6 @@ unsigned saver_link_lost_count(const struct saver_link *k) {
 
 static void stop_late(void *context) {
         struct saver_link *k = context;
-        if (k->state == SAVER_LINK_STOPPING) {
-                k->state = SAVER_LINK_KILLED;
-                kill_saver(k, SIGKILL);
-                loop_timer_set(k->loop, &k->timer, loop_now(k->loop) + SAVER_KILL_NS);
-                return;
-        }
         saver_end_fn end = k->end;
         abandon(k);
         forget(k);
@@ -235,8 +229,8 @@ void saver_link_stop(struct saver_link *k) {
         loop_unwatch(k->loop, &k->socket_source);
         (void) close(k->socket);
         k->socket = -1;
-        kill_saver(k, SIGTERM);
-        loop_timer_set(k->loop, &k->timer, loop_now(k->loop) + SAVER_TERM_NS);
+        kill_saver(k);
+        loop_timer_set(k->loop, &k->timer, loop_now(k->loop) + SAVER_KILL_NS);
 }
 
 bool saver_link_running(const struct saver_link *k) {
@@ -252,7 +246,7 @@ void saver_link_done(struct saver_link *k) {
                 }
         if (k->state == SAVER_LINK_NONE)
                 return;
-        kill_saver(k, SIGKILL);
+        kill_saver(k);
         forget(k);
 }
 
@@ -314,7 +308,7 @@ int saver_link_start(struct saver_link *k, struct loop *loop, const char *progra
                                reterr);
         k->state = SAVER_LINK_RUNNING;
         if (r < 0) {
-                kill_saver(k, SIGKILL);
+                kill_saver(k);
                 forget(k);
         }
         return r;

@@ -4,7 +4,7 @@
  *
  *     saver_link_start(&k, loop, program, on_message, on_end, context, &e);
  *     saver_link_send(&k, &message, fds, count);     // never blocks; queued, bounded
- *     saver_link_stop(&k);                           // hang up, SIGTERM, SIGKILL, abandon
+ *     saver_link_stop(&k);                           // hang up, SIGKILL, abandon
  *     saver_link_done(&k);
  *
  * on_end is called once: `reaped` false means that the process could not be ended (stuck storage)
@@ -23,19 +23,13 @@
 
 #define SAVER_LINK_OUT_MAX 64
 #define SAVER_LOST_MAX 4
-#define SAVER_TERM_NS (2 * NSEC_PER_SEC)
-#define SAVER_KILL_NS (5 * NSEC_PER_SEC)
+#define SAVER_KILL_NS (7 * NSEC_PER_SEC) /* after which it is abandoned */
 
 typedef void (*saver_message_fn)(void *context, const struct saver_message *m,
                                  struct wire_fds *fds);
 typedef void (*saver_end_fn)(void *context, bool reaped, int wait_status);
 
-enum saver_link_state {
-        SAVER_LINK_NONE,
-        SAVER_LINK_RUNNING,
-        SAVER_LINK_STOPPING,
-        SAVER_LINK_KILLED
-};
+enum saver_link_state { SAVER_LINK_NONE, SAVER_LINK_RUNNING, SAVER_LINK_STOPPING };
 
 struct saver_packet;
 struct saver_lost { /* abandoned; loop NULL: the slot is free */

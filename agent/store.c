@@ -10,16 +10,15 @@
 #include "agent/parcel.h"
 #include "agent/recall.h"
 #include "agent/restore.h"
+#include "agent/worker.h"
 #include "base/assert.h"
 #include "base/fault.h"
 #include "format/wire.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -466,17 +465,6 @@ static void terminate_strings(struct store_message *m) {
         }
 }
 
-/* The agent's signals reach its whole process group; the store process ends when the agent does,
- * after what the agent still wants done. */
-static void prepare_process(void) {
-        static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGQUIT};
-
-        (void) prctl(PR_SET_PDEATHSIG, SIGKILL);
-        (void) prctl(PR_SET_NAME, "cairnd-store");
-        for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++)
-                (void) signal(ignored[i], SIG_IGN);
-}
-
 static int serve(struct child *c) {
         struct store_message m;
         int r;
@@ -499,7 +487,7 @@ int store_main(int socket, const char *path) {
         struct child *c = calloc(1, sizeof *c);
         struct cairn_error e = CAIRN_ERROR_INIT;
 
-        prepare_process();
+        worker_become("cairnd-store"); /* and does what the agent still wants done */
         if (!c)
                 return status_exit_code(CAIRN_ERR_NOMEM);
         c->socket = socket;

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/pidfd.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <sys/wait.h>
@@ -170,4 +171,13 @@ void worker_done(struct worker *w) {
         if (w->epoll_fd >= 0)
                 (void) close(w->epoll_fd);
         *w = (struct worker){0};
+}
+
+void worker_become(const char *process_name) {
+        static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGQUIT, SIGUSR1, SIGUSR2};
+
+        (void) prctl(PR_SET_PDEATHSIG, SIGKILL);
+        (void) prctl(PR_SET_NAME, process_name);
+        for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++)
+                (void) signal(ignored[i], SIG_IGN);
 }

@@ -51,5 +51,8 @@ void worker_heard(struct worker *w);
  * program's name) and the socket as descriptor WORKER_SOCKET_FD. */
 int worker_spawn_self(const char *const arguments[], const char *name, const char *object,
                       int *ret_socket, int *ret_pidfd, struct cairn_error *reterr);
+/* In such a child, and in a saver: it ends with its agent, and no signal that is meant for the
+ * agent or the ranks ends it before; Slurm, systemd and terminals send theirs to every process. */
+void worker_become(const char *process_name);
 
 #endif

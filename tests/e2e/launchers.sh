@@ -57,9 +57,19 @@ srun n1 0 --step-ms 20
 srun n2 1 --step-ms 20
 runner=${process[n1]}
 wait_step "$work/gpt.log" 15 60
-kill -TERM "${process[n1]}" "${process[n2]}"
+everything=("${process[n1]}" "${process[n2]}") # Slurm signals all processes of a step
+for name in n1 n2; do
+        for pid in $("$helpers/process" "${process[$name]}" all); do
+                everything+=("$pid")
+        done
+done
+[ ${#everything[@]} -ge 16 ] || die "these are only ${#everything[@]} processes"
+kill -TERM "${everything[@]}"
 ends n1 75
 ends n2 75
+for name in n1 n2; do
+        never_says "$work/$name.out" 'level=(warning|error)'
+done
 srun n2 1
 srun n1 0
 ends n1 0

@@ -86,20 +86,6 @@ static void test_stop(void **state) {
         assert_int_equal(ended, 1);
         assert_true(was_reaped);
         assert_true(WIFSIGNALED(last_status));
-        assert_int_equal(WTERMSIG(last_status), SIGTERM);
-}
-
-static void test_stop_of_one_that_ignores(void **state) {
-        (void) state;
-        write_script("trap '' TERM; while :; do sleep 1; done");
-        start();
-        uint64_t until_ns = loop_now(&loop) + 300 * NSEC_PER_MSEC;
-        while (loop_now(&loop) < until_ns) /* its trap is set */
-                assert_int_equal(loop_step(&loop, until_ns, NULL), 0);
-        saver_link_stop(&saver);
-        turn_until_ended(10000);
-        assert_int_equal(ended, 1);
-        assert_true(was_reaped);
         assert_int_equal(WTERMSIG(last_status), SIGKILL);
 }
 
@@ -128,7 +114,6 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 TEST(test_ends_by_itself),
                 TEST(test_stop),
-                TEST(test_stop_of_one_that_ignores),
                 TEST(test_full),
                 TEST(test_no_program),
         };
