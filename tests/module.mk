@@ -13,6 +13,9 @@ bench_SRC := $(wildcard tests/bench/*.c)
 # A libnccl that plays what it is told; loaded by the tests of comm/.
 script_SRC := $(wildcard tests/comm/*.c)
 NCCL_SCRIPT := $(BUILD)/tests/comm/libnccl-script.so
+# A CUDA driver of ours over memfds and threads, with the real one's names.
+emu_SRC := $(wildcard tests/cuda/*.c)
+CUDA_EMU := $(BUILD)/tests/cuda/libcuda-emu.so
 helper_SRC := $(filter-out $(unit_SRC) $(sim_SRC),$(wildcard tests/unit/*.c tests/sim/*.c))
 
 test_programs = $(patsubst %.c,$(BUILD)/%,$(1))
@@ -56,6 +59,11 @@ $(UNIT) $(SIM) $(filter-out %/passfs,$(E2E_HELPERS)) $(BENCH): $(BUILD)/%: $(BUI
 $(NCCL_SCRIPT): $(BUILD)/obj/tests/comm/nccl_script.o
 	$(call say,LINK,$@)mkdir -p $(@D) && $(CC) -shared $(LANGUAGE) $(CFLAGS) $(LINK_FLAGS) $(SHARED_FLAGS) -o $@ $^ $(SYSTEM_LIBS)
 $(filter %/test_nccl %/test_nccl_id %/test_nccl_library,$(call test_programs,$(unit_SRC))): | $(NCCL_SCRIPT) $(BUILD)/cairn-nccl-id
+
+$(CUDA_EMU): $(call objects,$(emu_SRC)) $(call archives,device base)
+	$(call say,LINK,$@)mkdir -p $(@D) && $(CC) -shared $(LANGUAGE) $(CFLAGS) $(LINK_FLAGS) $(SHARED_FLAGS) -o $@ $(filter %.o,$^) \
+		$(filter %.a,$^) $(SYSTEM_LIBS)
+$(filter %/test_cuda %/test_cuda_driver %/test_cuda_emu %/test_chunks,$(call test_programs,$(unit_SRC))): | $(CUDA_EMU)
 
 $(BUILD)/tests/e2e/kill_driver: $(call objects,$(kill_PARTS))
 
@@ -143,7 +151,7 @@ fuzz-seeds: $(BUILD)/tests/fuzz/seeds
 	@mkdir -p tests/fuzz/corpus && $(BUILD)/tests/fuzz/seeds tests/fuzz/corpus
 
 # ---- style ----
-ALL_SRC := $(foreach room,$(ROOMS),$($(room)_SRC)) $(unit_SRC) $(sim_SRC) $(helper_SRC) $(e2e_SRC) $(bench_SRC) $(fuzz_SRC) $(script_SRC)
+ALL_SRC := $(foreach room,$(ROOMS),$($(room)_SRC)) $(unit_SRC) $(sim_SRC) $(helper_SRC) $(e2e_SRC) $(bench_SRC) $(fuzz_SRC) $(script_SRC) $(emu_SRC)
 ALL_HDR := $(wildcard $(ROOMS:%=%/*.h) tests/*/*.h)
 
 .PHONY: tidy tidy-files format format-check

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/cuda_driver.h"
 #include "tests/test.h"
+#include "tests/unit/cuda_emulated.h"
 
 static void name(const char *path) {
         assert_int_equal(setenv("CAIRN_LIBCUDA", path, 1), 0);
@@ -64,9 +65,46 @@ static void errors_that_stay(void **state) {
         assert_false(cuda_result_is_sticky(CUDA_INVALID_HANDLE));
 }
 
+/* The emulated one is read from the environment each time it is loaded, and unloaded after a
+ * failure. */
+static void one_that_does_not_do_is_refused(void **state) {
+        const struct cuda_driver *cuda = NULL;
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        (void) cuda_emulated(NULL);
+        (void) setenv("CAIRN_EMU_VERSION", "11030", 1);
+        assert_int_equal(cuda_driver_load(&cuda, &e), CAIRN_ERR_UNSUPPORTED);
+        assert_non_null(strstr(e.message, "made for CUDA 11.3, 11.4 is needed"));
+        (void) setenv("CAIRN_EMU_VERSION", "11040", 1);
+        (void) setenv("CAIRN_EMU_DEVICES", "0", 1);
+        assert_int_equal(cuda_driver_load(&cuda, &e), CAIRN_ERR_DEVICE);
+        assert_int_equal(e.system_code, CUDA_NO_DEVICE);
+        assert_non_null(strstr(e.message, "CUDA_ERROR_NO_DEVICE"));
+        assert_non_null(strstr(e.message, "$CUDA_VISIBLE_DEVICES"));
+        (void) setenv("CAIRN_EMU_DEVICES", "1", 1);
+        (void) setenv("CAIRN_EMU_FAULT", "cuDriverGetVersion:1:803", 1);
+        assert_int_equal(cuda_driver_load(&cuda, &e), CAIRN_ERR_DEVICE);
+        assert_non_null(strstr(e.message, "restart the machine"));
+        assert_null(cuda);
+        (void) unsetenv("CAIRN_EMU_FAULT");
+}
+
+static void it_is_loaded_once(void **state) {
+        const struct cuda_driver *cuda = NULL, *again = NULL;
+        int count = 0;
+        (void) cuda_emulated(&cuda);
+        assert_int_equal(cuda->version, 11040);
+        assert_int_equal(cuda->DeviceGetCount(&count), CUDA_OK);
+        assert_int_equal(count, 1);
+        name("/no/such/library.so");
+        assert_int_equal(cuda_driver_load(&again, NULL), 0);
+        assert_ptr_equal(again, cuda);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(what_is_not_it_is_refused),
+                cmocka_unit_test(one_that_does_not_do_is_refused),
+                cmocka_unit_test(it_is_loaded_once),
                 cmocka_unit_test(errors_say_what_to_do),
                 cmocka_unit_test(errors_that_stay),
         };
