@@ -502,6 +502,7 @@ void run_session_disarmed(struct run *run, struct session *s, uint32_t attempt) 
 }
 
 void run_session_saver_lost(struct run *run, struct session *s, const struct cairn_error *error) {
+        uint64_t untold = s->page ? atomic_load(&s->page->committed_seq) + 1 : 0;
         hold_void(run, s->rank);
         for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++) {
                 struct run_attempt *a = &run->attempts[i];
@@ -511,7 +512,12 @@ void run_session_saver_lost(struct run *run, struct session *s, const struct cai
                         doom(a, state == RANK_CUT ? error : NULL);
                         set_rank(a, s->rank, RANK_NONE);
                 }
+                if (row_in_flight(a, s->rank) && a->ranks[s->rank].seq >= untold)
+                        untold = a->ranks[s->rank].seq + 1;
         }
+        /* It may have copied a later state, and died before it said so. */
+        if (s->page)
+                (void) cut_claims_lost(s->page, untold);
 }
 
 /* ---- opening ---- */

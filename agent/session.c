@@ -181,17 +181,7 @@ static int adopt_page(struct session *s, int fd, struct cairn_error *reterr) {
                                  "the control page is of another session");
         /* The saver of the agent before us died with it: what it had copied is lost. */
         bool revoked = cut_copy_revoke(s->page);
-        unsigned lost = 0;
-        uint64_t seq = atomic_load(&s->page->committed_seq) + 1, found;
-        for (int status; lost < CUT_OUTCOME_COUNT; seq = found + 1) {
-                enum cut_outcome o = cut_outcome_find(s->page, seq, &found, &status);
-                if (o == CUT_NONE || found < seq)
-                        break;
-                if (o == CUT_CLAIMED) {
-                        cut_outcome_set(s->page, found, CUT_FAILED, CAIRN_ERR_PEER);
-                        lost++;
-                }
-        }
+        unsigned lost = cut_claims_lost(s->page, atomic_load(&s->page->committed_seq) + 1);
         log_event(LOG_LEVEL_INFO, "run=%s rank=%u reattached=1 revoked=%d lost_cuts=%u",
                   s->run->name, s->rank, revoked, lost);
         return 0;

@@ -36,7 +36,7 @@ int cairn_snapshot(struct cairn *c, cairn_ticket *ret) {
         return 0;
 }
 
-/* The ticket's fate; *ret_retry: declined for a reason that passes. */
+/* The ticket's fate; *ret_retry: it is none of storage, and passes. */
 static int look(struct cairn *c, cairn_ticket ticket, int64_t *ret_step, bool *ret_retry,
                 struct cairn_error *reterr) {
         static const char operation[] = "snapshot";
@@ -62,9 +62,11 @@ static int look(struct cairn *c, cairn_ticket ticket, int64_t *ret_step, bool *r
                                  : status == CAIRN_ERR_STALE ? "it lacks the newest inventory"
                                                              : status_name(status));
         case CUT_VOID:
+                *ret_retry = cut_read(c->page).seq == seq; /* its copier died, nobody went on */
                 return error_set(reterr, CAIRN_ERR_VOID, operation, c->run,
                                  "it was given up, since training was not to wait");
         default:
+                *ret_retry = status == CAIRN_ERR_PEER; /* who wrote it died, storage did not fail */
                 return error_set(reterr, status < 0 ? status : CAIRN_ERR_IO, operation, c->run,
                                  "it was taken, but not committed: %s", status_name(status));
         }
@@ -81,7 +83,7 @@ int cairn_snapshot_poll(struct cairn *c, cairn_ticket ticket, int64_t *ret_step)
         return handle_end(c, r, &e);
 }
 
-/* The page remembers that this very seq was declined, and the trainer may not move on while it
+/* The page remembers that this very seq was answered, and the trainer may not move on while it
  * waits here: the agent takes a cut of an answered seq on demand only. */
 static int demand(struct cairn *c, uint64_t deadline_ns, struct cairn_error *reterr) {
         Cairn__Control__SnapshotRequest request = CAIRN__CONTROL__SNAPSHOT_REQUEST__INIT;

@@ -239,6 +239,20 @@ enum cut_outcome cut_outcome_find(const struct control_page *page, uint64_t seq,
         return outcome_kind(best);
 }
 
+unsigned cut_claims_lost(struct control_page *page, uint64_t first) {
+        unsigned lost = 0;
+
+        for (size_t i = 0; i < CUT_OUTCOME_COUNT; i++) {
+                uint64_t packed = CUT_LOAD(&page->outcomes[i]);
+
+                if (outcome_kind(packed) != CUT_CLAIMED || outcome_seq(packed) < first)
+                        continue;
+                cut_outcome_set(page, outcome_seq(packed), CUT_FAILED, CAIRN_ERR_PEER);
+                lost++;
+        }
+        return lost;
+}
+
 int cut_outcome_wait(struct control_page *page, uint32_t seen, uint64_t deadline_ns,
                      const struct clock_ops *clock) {
         for (;;) {

@@ -166,6 +166,9 @@ void cut_outcome_set(struct control_page *page, uint64_t seq, enum cut_outcome o
 /* cairnd: the cut is durable: committed_step, committed_seq and the outcome COMMITTED, which
  * nothing replaces. */
 void cut_committed(struct control_page *page, uint64_t seq, int64_t step);
+/* cairnd: copies at `first` or later of which nobody will tell any more: FAILED, PEER. Returns how
+ * many. */
+unsigned cut_claims_lost(struct control_page *page, uint64_t first);
 /* Sleep until an outcome is stored after `outcome_futex` had `seen`, or the deadline; TIMEOUT or
  * 0. */
 int cut_outcome_wait(struct control_page *page, uint32_t seen, uint64_t deadline_ns,

@@ -175,6 +175,23 @@ static void test_revoke(void **state) {
         assert_int_equal(cut_copy_end(page, second), 0);
 }
 
+static void test_lost_claims(void **state) {
+        uint64_t seq;
+        int status;
+        cut_outcome_set(page, 3, CUT_CLAIMED, 0);
+        cut_outcome_set(page, 4, CUT_DECLINED, CAIRN_ERR_BUSY);
+        cut_outcome_set(page, 5, CUT_CLAIMED, 0);
+        cut_outcome_set(page, 6, CUT_CLAIMED, 0);
+        assert_int_equal(cut_claims_lost(page, 4), 2);
+        assert_int_equal(cut_outcome_find(page, 3, &seq, &status), CUT_CLAIMED);
+        assert_int_equal(cut_outcome_find(page, 4, &seq, &status), CUT_DECLINED);
+        assert_int_equal(cut_outcome_find(page, 5, &seq, &status), CUT_FAILED);
+        assert_int_equal(status, CAIRN_ERR_PEER);
+        assert_int_equal(cut_outcome_find(page, 6, &seq, &status), CUT_FAILED);
+        assert_int_equal(seq, 6);
+        assert_int_equal(cut_claims_lost(page, 4), 0);
+}
+
 static void test_outcomes(void **state) {
         uint64_t seq = 0;
         int status = 0;
@@ -339,6 +356,7 @@ int main(void) {
                 TEST(test_decline_releases_owed_gate),
                 TEST(test_revoke),
                 TEST(test_outcomes),
+                TEST(test_lost_claims),
                 TEST(test_nonsense),
                 TEST(test_ledger),
                 TEST(test_wake_across_processes),

@@ -363,6 +363,25 @@ static void test_period_before_anything_else(void **state) {
         assert_int_equal(atomic_load(&t.page->committed_step), 1);
 }
 
+/* It had copied a state and was killed before it said so: whoever waits is told. */
+static void test_saver_dies_untold(void **state) {
+        (void) state;
+        struct session *s = fixture_session(&f, 0);
+        struct cut_word mine;
+        uint64_t seq;
+        int status;
+        fixture_update(&f, &t, 1, false);
+        f.savers[0].session = NULL;
+        assert_int_equal(cut_copy_begin(t.page, true, &mine), 0);
+        assert_int_equal(cut_copy_end(t.page, mine), 0);
+        assert_int_equal(cut_outcome_find(t.page, mine.seq, &seq, &status), CUT_CLAIMED);
+        s->saver.state = SAVER_LINK_NONE;
+        session_saver_ended(s, true, 9);
+        assert_int_equal(cut_outcome_find(t.page, mine.seq, &seq, &status), CUT_FAILED);
+        assert_int_equal(status, CAIRN_ERR_PEER);
+        assert_int_equal(seq, mine.seq);
+}
+
 static void test_room_comes_back(void **state) {
         struct session *s = fixture_session(&f, 0);
         (void) state;
@@ -690,6 +709,7 @@ int main(void) {
                 TEST(test_copied_across_death),
                 TEST(test_successor_waits),
                 TEST(test_saver_dies),
+                TEST(test_saver_dies_untold),
                 TEST(test_stuck_saver_is_replaced),
                 cmocka_unit_test_setup_teardown(test_period_before_anything_else, setup_unsealed,
                                                 teardown),

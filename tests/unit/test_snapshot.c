@@ -100,6 +100,27 @@ static void a_wait_asks_again(void **state) {
         fake_agent_unlock(&agent);
 }
 
+/* What copied or wrote it died, and so does not become of it what the page says. */
+static void a_wait_asks_again_where_a_process_died(void **state) {
+        static const struct {
+                enum cut_outcome outcome;
+                int status;
+        } rows[] = {{CUT_VOID, CAIRN_ERR_VOID}, {CUT_FAILED, CAIRN_ERR_PEER}};
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+                cairn_ticket ticket;
+                int64_t step = -1;
+                small_update(&now, (int64_t) i + 1);
+                assert_int_equal(cairn_snapshot(now.c, &ticket), 0);
+                cut_decline(agent.page, CAIRN_ERR_BUSY); /* so that the gate does not wait */
+                cut_outcome_set(agent.page, ticket, rows[i].outcome, rows[i].status);
+                assert_int_equal(cairn_snapshot_wait(now.c, ticket, 5000000000, &step), 0);
+                assert_int_equal(step, (int64_t) i + 1);
+                fake_agent_lock(&agent);
+                assert_int_equal(agent.demands, (int) i + 1);
+                fake_agent_unlock(&agent);
+        }
+}
+
 /* The same when the trainer moved on and the newer cut was declined, too: it stands still by now.
  */
 static void a_wait_asks_for_a_newer_cut(void **state) {
@@ -171,6 +192,7 @@ int main(void) {
                 TEST(nobody_comes),
                 TEST(what_became_of_it_is_told),
                 TEST(a_wait_asks_again),
+                TEST(a_wait_asks_again_where_a_process_died),
                 TEST(a_wait_asks_for_a_newer_cut),
                 TEST(finishing),
                 TEST(other_threads_may_ask),
