@@ -32,7 +32,7 @@ struct config {
         enum log_level log_level;
         uint64_t stop_deadline_s;   /* SIGTERM to cairnd: trainers have that long */
         uint64_t storage_timeout_s; /* a transfer that has not ended by then is given up */
-        int listen_fd; /* handed over by the service manager; 0: none */
+        int listen_fd;              /* handed over by the service manager; 0: none */
         pid_t runner; /* the `cairn run` that this agent belongs to; 0: a system-wide agent */
 };
 

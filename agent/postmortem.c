@@ -3,6 +3,7 @@
 #include "agent/attempt.h"
 #include "base/log.h"
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 
 #define REAPED_WAIT_NS (2 * NSEC_PER_SEC) /* from the death until its runner tells of it */
@@ -44,11 +45,41 @@ void postmortem_reaped(struct session *s, int wait_status, pid_t pid) {
                 s->ending = ending_of(wait_status, pid == s->pid);
 }
 
-/* False while its runner may still tell. */
+/* Linux 6.15 and newer tell it of any process through its pidfd, whoever reaped it, as soon as
+ * that was done (include/uapi/linux/pidfd.h, which older systems' headers lack). */
+struct pidfd_exit {
+        uint64_t mask, cgroup_id;
+        uint32_t pids[3], users[8];
+        int32_t exit_code;
+};
+#define PIDFD_GET_EXIT _IOWR(0xff, 11, struct pidfd_exit)
+#define PIDFD_EXIT_BIT (UINT64_C(1) << 3)
+
+enum exit_word { EXIT_NEVER_TOLD, EXIT_NOT_YET, EXIT_TOLD };
+
+static enum exit_word ask_kernel(int pidfd, int *ret_wait_status) {
+        struct pidfd_exit e = {.mask = PIDFD_EXIT_BIT};
+        static_assert(sizeof e == 64, "the first version of the kernel's struct pidfd_info");
+        if (ioctl(pidfd, PIDFD_GET_EXIT, &e) < 0)
+                return EXIT_NEVER_TOLD;
+        *ret_wait_status = e.exit_code;
+        return e.mask & PIDFD_EXIT_BIT ? EXIT_TOLD : EXIT_NOT_YET;
+}
+
+/* False while its runner or the kernel may still tell; the kernel knows more than the status of
+ * a wrapper. */
 static bool learn_ending(struct run *run, struct session *s) {
-        if (s->ending.kind != ENDING_ALIVE)
+        int status = 0;
+        if (s->ending.kind == ENDING_EXITED || s->ending.kind == ENDING_SIGNALLED)
                 return true;
-        if (server_reach(&run->runner) && !run->orphaned &&
+        enum exit_word word = ask_kernel(s->pidfd, &status);
+        if (word == EXIT_TOLD) {
+                s->ending = ending_of(status, true);
+                return true;
+        }
+        bool runner_may_tell =
+                s->ending.kind == ENDING_ALIVE && server_reach(&run->runner) && !run->orphaned;
+        if ((word == EXIT_NOT_YET || runner_may_tell) &&
             loop_now(&run->agent->loop) < s->death_ns + REAPED_WAIT_NS)
                 return false;
         s->ending = ending_unknown();

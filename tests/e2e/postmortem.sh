@@ -135,3 +135,18 @@ run across-reference --every 20steps -- "${args[@]}" --steps 140
 same_log "$work/across-reference.log" "$work/across.log"
 try 0 '' "$cairn" verify across
 ok "c a cut that was being copied when the trainer faulted is flagged, the one before it resumed"
+
+# A wrapper whose status hides how its trainer ended: the kernel tells, where it is new enough (6.15); else nobody knows.
+start wrapped --every ${every}steps --max-restarts 1 -- sh -c '"$@" || exit 1' sh \
+        "${args[@]}" --steps 100 --step-ms 20 --log "$work/wrapped.log"
+wait_step "$work/wrapped.log" 40 20
+pid_of trainer
+kill -KILL "$pid"
+IFS=.- read -r major minor _ < <(uname -r)
+if [ "$major" -gt 6 ] || { [ "$major" -eq 6 ] && [ "$minor" -ge 15 ]; }; then
+        wait_for 20 grep -q 'restart 1 from step [0-9]* (taken after its death)' "$output"
+else
+        wait_for 20 grep -q 'is kept, but flagged' "$output"
+fi
+finish 60
+ok "what a wrapper hides is told by the kernel, or flagged"
