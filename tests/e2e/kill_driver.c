@@ -168,6 +168,7 @@ static void hang(struct driver *d, const char *what) {
                 printf("    %d %s, parent %d\n", (int) tree[i].pid,
                        process_kind_names[tree[i].kind], (int) tree[i].parent);
         (void) fflush(stdout);
+        say_status(d);
         kill_everything(d);
         d->runner_killed = false;
         next_run(d);

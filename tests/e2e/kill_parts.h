@@ -113,6 +113,8 @@ bool make_reference(struct driver *d);
 void next_run(struct driver *d);
 void start_runner(struct driver *d);
 void start_snapshot(struct driver *d, bool is_probe);
+/* What `cairn status` says, to standard output. */
+void say_status(struct driver *d);
 
 /* ---- kill_faults.c ---- */
 struct fault fault_choose(struct driver *d);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 enum { WORDS_MAX = 64 };
+#define STATUS_NS (15 * NSEC_PER_SEC) /* longer than it waits for an agent */
 
 static pid_t spawn(const char *const *words, const char *output) {
         (void) fflush(stdout);
@@ -88,6 +89,24 @@ void start_snapshot(struct driver *d, bool is_probe) {
         d->snapshot = spawn(words, d->answer);
         d->is_probe = is_probe;
         d->snapshot_run = d->run_number;
+}
+
+void say_status(struct driver *d) {
+        char cairn[DRIVER_PATH_BYTES], path[DRIVER_PATH_BYTES];
+        const char *const words[] = {cairn, "status", d->run, "--json", NULL};
+        (void) snprintf(cairn, sizeof cairn, "%s/cairn", d->bin);
+        (void) snprintf(path, sizeof path, "%s/status.json", d->work);
+        (void) unlink(path);
+        pid_t pid = spawn(words, path);
+        uint64_t until_ns = now_ns() + STATUS_NS;
+        while (pid > 0 && waitpid(pid, NULL, WNOHANG) == 0 && now_ns() < until_ns)
+                clock_system.sleep_ns(clock_system.context, 10 * NSEC_PER_MSEC);
+        FILE *f = fopen(path, "re");
+        for (int c; f && (c = getc(f)) != EOF;)
+                (void) putchar(c);
+        if (f)
+                (void) fclose(f);
+        (void) fflush(stdout);
 }
 
 bool make_reference(struct driver *d) {
