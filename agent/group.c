@@ -65,6 +65,10 @@ bool group_has(const struct run *run, uint32_t rank) {
                (g->state == GROUP_LEADING || g->state == GROUP_FOLLOWING);
 }
 
+bool group_node_local(const struct run *run) {
+        return run->group && run->group->is_local;
+}
+
 static void drop_links(struct group *g) {
         peer_free(g->leader);
         g->leader = NULL;

@@ -65,6 +65,7 @@ struct group {
         char host[64];                         /* where the others reach this agent */
         char master[RENDEZVOUS_ADDRESS_BYTES]; /* where the leader is, and with it rank 0 */
         uint32_t nodes_min, nodes_max;
+        bool is_local;       /* its store is node-local */
         uint64_t generation; /* that is being made, led or followed */
         uint8_t secret[RENDEZVOUS_SECRET_BYTES];
         struct group_node *nodes;              /* of that generation, by first_rank */
@@ -97,6 +98,9 @@ struct group_node *group_node_at(const struct group *g, uint32_t rank);
 bool group_has(const struct run *run, uint32_t rank);
 /* Does this agent decide about attempts? True for a run of one node. */
 bool group_leads(const struct run *run);
+
+/* Has each node its own directory? */
+bool group_node_local(const struct run *run);
 
 /* Told by attempt.c, hold.c, run_end.c, exchange.c; nothing happens without a group. `to`: one
  * member that came, NULL: all of them. */

@@ -101,7 +101,7 @@ static int push(struct check *c, const struct span *span, struct cairn_error *re
         for (uint64_t done = 0; done < bytes;) {
                 uint64_t part = bytes - done < PUSH_BYTES ? bytes - done : PUSH_BYTES;
                 staging_reach(c->staging, span->staging_from + done + part);
-                int r = ring_push(c->ring, span->rank, span->file_from + done,
+                int r = ring_push(c->ring, span->rank - c->job->first_rank, span->file_from + done,
                                   span->staging_from + done, part);
                 if (r == 0) {
                         c->pushed_bytes += part;

@@ -17,8 +17,8 @@
 struct reader_job {
         const struct plan_range *ranges; /* as plan_read gave them */
         uint64_t range_count;
-        const int *fds; /* data files by rank */
-        uint32_t file_count;
+        const int *fds; /* data files of ranks first_rank ... */
+        uint32_t first_rank, file_count;
         const struct clock_ops *clock;
         int (*wait)(void *context, int ring_fd);
         void *context;

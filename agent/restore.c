@@ -147,16 +147,20 @@ static int copy_index(struct store *store, const struct checkpoint_place *place,
 }
 
 int restore_open_index(struct store *store, const char *run, const char *checkpoint,
-                       int *ret_index_memfd, uint32_t *ret_world, struct cairn_error *reterr) {
+                       int *ret_index_memfd, uint32_t *ret_world, struct scan_node *ret_here,
+                       struct cairn_error *reterr) {
         struct checkpoint_place place;
+        struct verify_result result;
 
         TRY(checkpoint_place_open(store, run, checkpoint, &place, reterr));
-        int r = checkpoint_check(store->io, place.run_fd, place.name, place.run, false, NULL,
+        int r = checkpoint_check(store->io, place.run_fd, place.name, place.run, false, &result,
                                  reterr);
         if (r == 0)
                 r = copy_index(store, &place, ret_index_memfd, reterr);
-        if (r == 0)
+        if (r == 0) {
                 *ret_world = place.world;
+                *ret_here = result.here;
+        }
         checkpoint_place_done(store, &place);
         return r;
 }
@@ -215,9 +219,10 @@ int restore_open(struct store *store, const char *run, const char *checkpoint, i
                  int *ret_data_fds, uint32_t fds_max, uint32_t *ret_world,
                  struct cairn_error *reterr) {
         _cleanup_close_ int memfd = -1;
+        struct scan_node here;
         uint32_t world = 0;
 
-        TRY(restore_open_index(store, run, checkpoint, &memfd, &world, reterr));
+        TRY(restore_open_index(store, run, checkpoint, &memfd, &world, &here, reterr));
         TRY(restore_open_files(store, run, checkpoint, 0, world < fds_max ? world : fds_max,
                                ret_data_fds, reterr));
         *ret_index_memfd = TAKE_FD(memfd);

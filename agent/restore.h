@@ -21,9 +21,10 @@ int checkpoint_place_open(struct store *store, const char *run, const char *chec
                           struct checkpoint_place *ret, struct cairn_error *reterr);
 void checkpoint_place_done(struct store *store, struct checkpoint_place *place);
 
-/* INDEX as a sealed memfd, after checkpoint_check. */
+/* INDEX as a sealed memfd, after checkpoint_check, and whose data files are here. */
 int restore_open_index(struct store *store, const char *run, const char *checkpoint,
-                       int *ret_index_memfd, uint32_t *ret_world, struct cairn_error *reterr);
+                       int *ret_index_memfd, uint32_t *ret_world, struct scan_node *ret_here,
+                       struct cairn_error *reterr);
 /* Data files of ranks first .. first + count - 1, headers checked; all or none. */
 int restore_open_files(struct store *store, const char *run, const char *checkpoint, uint32_t first,
                        uint32_t count, int *ret_fds, struct cairn_error *reterr);

@@ -47,7 +47,7 @@ struct saver {
         /* a restore that waits for its files */
         int plan_fd;
         int files[RING_FILES_MAX];
-        uint32_t file_count, files_wanted;
+        uint32_t first_file, file_count, files_wanted;
         bool warned;
 };
 
@@ -420,13 +420,17 @@ static int restore(struct saver *s, struct saver_message *reply) {
         if (plan == MAP_FAILED)
                 return error_set_errno(&reply->error, errno, "map restore plan", s->setup.run);
         struct reader_job job = {.fds = s->files,
+                                 .first_rank = s->first_file,
                                  .file_count = s->file_count,
                                  .clock = &clock_system,
                                  .wait = wait_for_ring,
                                  .context = s};
         uint64_t staging_bytes;
-        int r = plan_read(plan, bytes, s->file_count, &job.ranges, &job.range_count, &staging_bytes,
-                          &reply->error);
+        int r = plan_read(plan, bytes, s->first_file + s->file_count, &job.ranges, &job.range_count,
+                          &staging_bytes, &reply->error);
+        if (r == 0 && job.range_count && job.ranges[0].rank < s->first_file)
+                r = error_set(&reply->error, CAIRN_ERR_API, "restore", s->setup.run,
+                              "the plan needs files that are not here");
         if (r == 0 && staging_bytes > s->staging.bytes)
                 r = error_set(&reply->error, CAIRN_ERR_API, "restore", s->setup.run,
                               "staging is smaller than the plan");
@@ -457,6 +461,7 @@ static int on_restore(struct saver *s, const struct saver_message *m, struct wir
         close_files(s);
         s->plan_fd = wire_fds_take(fds, 0);
         s->files_wanted = m->world;
+        s->first_file = m->first;
         if (m->world <= RING_FILES_MAX)
                 return 0;
         struct saver_message reply = {.verb = SAVER_RESTORED, .error = CAIRN_ERROR_INIT};
@@ -469,7 +474,7 @@ static int on_restore(struct saver *s, const struct saver_message *m, struct wir
 
 static int on_files(struct saver *s, const struct saver_message *m, struct wire_fds *fds) {
         _cleanup_close_ int parcel = wire_fds_take(fds, 0);
-        if (m->first != s->file_count || m->count == 0 || m->count > WIRE_FDS_MAX ||
+        if (m->first != s->first_file + s->file_count || m->count == 0 || m->count > WIRE_FDS_MAX ||
             m->count > RING_FILES_MAX - s->file_count)
                 return CAIRN_ERR_PEER;
         TRY(parcel_unpack(parcel, s->files + s->file_count, m->count, NULL));

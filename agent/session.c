@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "agent/session.h"
+#include "agent/group.h"
 #include "agent/run.h"
 #include "agent/session_parts.h"
 #include "base/cleanup.h"
@@ -223,6 +224,10 @@ static void welcome(struct session *s) {
         m.run = (ProtobufCBinaryData){strlen(run->name), (uint8_t *) run->name};
         m.generation = run->generation;
         m.world = run->world;
+        if (group_node_local(run)) {
+                m.node_first = run->first_rank;
+                m.node_ranks = run->local_count;
+        }
         m.mode = run->mode;
         m.checkpoint = (ProtobufCBinaryData){strlen(run->checkpoint), (uint8_t *) run->checkpoint};
         m.checkpoint_step = run->checkpoint_step;

@@ -39,7 +39,7 @@ struct session_restore {
         struct reply_to inventory_reply;
         int plan_fd;
         uint64_t staging_bytes, range_count;
-        uint32_t world, files_sent;
+        uint32_t world, first, count, files_sent; /* count: ranks whose files are here */
         bool wanted, opened, files_pending;
         unsigned tries;
         uint64_t bytes, read_ns;

@@ -19,12 +19,16 @@ static void inventory_opened(void *context, const struct store_message *reply,
                 return;
         }
         s->restore.world = reply->world;
+        s->restore.first = reply->first;
+        s->restore.count = reply->count;
         s->restore.opened = true;
         Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
         Cairn__Control__InventoryReply m = CAIRN__CONTROL__INVENTORY_REPLY__INIT;
         m.checkpoint =
                 (ProtobufCBinaryData){strlen(s->run->checkpoint), (uint8_t *) s->run->checkpoint};
         m.step = s->run->checkpoint_step;
+        m.first_rank = reply->first;
+        m.ranks = reply->count;
         e.body_case = CAIRN__CONTROL__ENVELOPE__BODY_INVENTORY_REPLY;
         e.inventory_reply = &m;
         server_reply(&to, &e, fds->fds, fds->count ? 1 : 0);
@@ -68,20 +72,21 @@ static void restore_files(void *context, const struct store_message *reply, stru
                 return;
         }
         struct saver_message m = session_message(s, SAVER_FILES);
-        m.first = s->restore.files_sent;
+        m.first = s->restore.first + s->restore.files_sent;
         m.count = reply->count;
         m.world = s->restore.world;
         if (fds->count == 0 || s->agent->ops->saver_send(s, &m, fds->fds, 1) < 0)
                 return; /* the saver is gone: its successor begins anew */
         s->restore.files_sent += m.count;
-        if (s->restore.files_sent < s->restore.world)
+        if (s->restore.files_sent < s->restore.count)
                 restore_ask_files(s);
 }
 
 static void restore_ask_files(struct session *s) {
         struct cairn_error error = CAIRN_ERROR_INIT;
-        struct store_message m = {.verb = STORE_RESTORE_FILES, .first = s->restore.files_sent};
-        uint32_t left = s->restore.world - s->restore.files_sent;
+        struct store_message m = {.verb = STORE_RESTORE_FILES,
+                                  .first = s->restore.first + s->restore.files_sent};
+        uint32_t left = s->restore.count - s->restore.files_sent;
         m.count = left < WIRE_FDS_MAX ? left : WIRE_FDS_MAX;
         m.world = s->restore.world;
         memcpy(m.name, s->run->checkpoint, sizeof m.name);
@@ -113,11 +118,26 @@ void session_restore_begin(struct session *s) {
         }
         struct saver_message m = session_message(s, SAVER_RESTORE);
         m.bytes = t->staging_bytes;
-        m.count = t->world;
-        m.world = t->world;
+        m.first = t->first;
+        m.count = m.world = t->count;
         t->files_sent = 0;
         if (s->agent->ops->saver_send(s, &m, &t->plan_fd, 1) == 0)
                 restore_ask_files(s);
+}
+
+/* Ranges ascend in the rank. */
+static int check_here(const struct session *s, const struct plan_range *ranges, uint64_t count,
+                      struct cairn_error *reterr) {
+        const struct session_restore *t = &s->restore;
+        uint32_t first = count ? ranges[0].rank : t->first;
+        uint32_t last = count ? ranges[count - 1].rank : t->first;
+        uint32_t elsewhere = first < t->first ? first : last;
+        if (first >= t->first && last - t->first < t->count)
+                return 0;
+        return error_set(reterr, CAIRN_ERR_MISMATCH, "restore", s->run->name,
+                         "rank %u needs what rank %u wrote, and in this node-local store are ranks "
+                         "%u to %u only: start as many ranks on the same nodes as before",
+                         s->rank, elsewhere, t->first, t->first + t->count - 1);
 }
 
 /* The plan is checked against the checkpoint's world, so that has to be open. */
@@ -131,6 +151,8 @@ static int begin_planned(struct session *s, struct cairn_error *reterr) {
                 return error_set_errno(reterr, errno, "map restore plan", s->run->name);
         const struct plan_range *ranges;
         int r = plan_read(map, bytes, t->world, &ranges, &count, &t->staging_bytes, reterr);
+        if (r == 0)
+                r = check_here(s, ranges, count, reterr);
         (void) munmap(map, bytes);
         TRY(r);
         if (count != t->range_count)
@@ -151,6 +173,8 @@ static void reopened(void *context, const struct store_message *reply, struct wi
         if (s->state != SESSION_SEALED || !s->restore.reply.connection)
                 return; /* it asks again */
         s->restore.world = reply->world;
+        s->restore.first = reply->first;
+        s->restore.count = reply->count;
         s->restore.opened = reply->status == 0;
         if (reply->status < 0 || begin_planned(s, &error) < 0)
                 restore_fail(s, &error);

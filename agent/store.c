@@ -363,7 +363,11 @@ static int do_restore(struct child *c, struct store_message *m, struct cairn_err
         if (c->store.fd < 0)
                 TRY(store_open(c->store.io, c->store.path, &c->store.fd, reterr));
         if (m->verb == STORE_RESTORE_OPEN) {
-                TRY(restore_open_index(&c->store, m->run, m->name, &c->fds[0], &m->world, reterr));
+                struct scan_node here;
+                TRY(restore_open_index(&c->store, m->run, m->name, &c->fds[0], &m->world, &here,
+                                       reterr));
+                m->first = here.first_rank;
+                m->count = here.ranks;
                 c->fd_count = 1;
                 return 0;
         }

@@ -31,7 +31,8 @@
  *   EXIT             code, name = reason, step
  *   TAG              committed.name, name = tag
  *   PIN, UNPIN       name = checkpoint
- *   RESTORE_OPEN     name = checkpoint as in start_reply; reply: world, fd INDEX
+ *   RESTORE_OPEN     name = checkpoint as in start_reply; reply: world, fd INDEX,
+ *                    first and count: the ranks whose files are here
  *   RESTORE_FILES    name, first, count (<= 16); reply fds: data files
  *   REOPEN           takes up a started run after a restart of the agent alone
  *   END_RUN          releases the run

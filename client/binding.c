@@ -476,7 +476,7 @@ static void compare_heads(struct maker *m) {
 int binding_make(struct binding *b, const struct stored *s, const struct binding_request *request,
                  const struct registry *r, struct cairn_error *reterr) {
         struct maker m = {.b = b, .s = s, .request = request, .r = r};
-        *b = (struct binding){.index = &s->index};
+        *b = (struct binding){.index = &s->index, .here = s->here};
         b->loads = calloc(r->tensor_count + 1, sizeof *b->loads);
         b->values = calloc(r->value_count + 1, sizeof *b->values);
         if (!b->loads || !b->values)

@@ -18,7 +18,7 @@
 
 #include "client/registry.h"
 #include "client/textbuf.h"
-#include "format/file.h"
+#include "format/layout.h"
 
 struct pair {
         const char *key, *value;
@@ -32,6 +32,7 @@ struct stored {
         const char **names; /* of the tensors, terminated */
         struct pair *texts; /* descriptions */
         size_t text_count;
+        struct layout_ranks here; /* whose data can be read */
         bool present;
 };
 int stored_open(struct stored *s, int fd, const char *checkpoint, struct cairn_error *reterr);
@@ -55,6 +56,7 @@ struct load {
 };
 struct binding {
         const struct file_content *index;
+        struct layout_ranks here;
         struct load *loads;
         size_t load_count;
         const Cairn__Format__StateValue **values; /* parallel to the registered ones; NULL: none */

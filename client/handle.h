@@ -37,6 +37,7 @@ struct cairn {
 
         char run[RUN_NAME_BYTES_MAX + 1];
         uint32_t rank, world;
+        struct layout_ranks writers; /* of replicated tensors */
         uint64_t generation, restart, every_steps;
         enum cairn_start start;
         struct arena strings; /* of Welcome; live as long as the handle */

@@ -40,7 +40,7 @@ static int compare_names(const void *a, const void *b) {
 }
 
 static int elect(struct registry *r, struct candidate *candidates, size_t count, uint32_t rank,
-                 uint32_t world, struct arena *arena, struct cairn_error *reterr) {
+                 struct layout_ranks writers, struct arena *arena, struct cairn_error *reterr) {
         uint64_t *bytes = arena_alloc(arena, (count + 1) * sizeof *bytes, 8);
         const char **names = arena_alloc(arena, (count + 1) * sizeof *names, 8);
         uint32_t *owners = arena_alloc(arena, (count + 1) * sizeof *owners, 8);
@@ -52,14 +52,14 @@ static int elect(struct registry *r, struct candidate *candidates, size_t count,
                 bytes[i] = candidates[i].tensor->bytes;
                 names[i] = candidates[i].tensor->name;
         }
-        TRY(layout_elect_owners(bytes, names, count, world, owners, reterr));
+        TRY(layout_elect_owners(bytes, names, count, writers.count, owners, reterr));
         for (size_t i = 0; i < count; i++)
-                r->tensors[candidates[i].index].owned = owners[i] == rank;
+                r->tensors[candidates[i].index].owned = writers.first + owners[i] == rank;
         return 0;
 }
 
-static int assign_owners(struct registry *r, uint32_t rank, uint32_t world, struct arena *arena,
-                         struct cairn_error *reterr) {
+static int assign_owners(struct registry *r, uint32_t rank, struct layout_ranks writers,
+                         struct arena *arena, struct cairn_error *reterr) {
         struct candidate *candidates =
                 arena_alloc(arena, (r->tensor_count + 1) * sizeof *candidates, 8);
         size_t count = 0;
@@ -68,10 +68,10 @@ static int assign_owners(struct registry *r, uint32_t rank, uint32_t world, stru
         for (size_t i = 0; i < r->tensor_count; i++) {
                 struct tensor *t = &r->tensors[i];
                 t->owned = t->alias_of < 0;
-                if (t->replicated && t->alias_of < 0 && world > 1)
+                if (t->replicated && t->alias_of < 0 && writers.count > 1)
                         candidates[count++] = (struct candidate){.tensor = t, .index = i};
         }
-        return count ? elect(r, candidates, count, rank, world, arena, reterr) : 0;
+        return count ? elect(r, candidates, count, rank, writers, arena, reterr) : 0;
 }
 
 /* ---- records ---- */
@@ -202,7 +202,7 @@ static int make_host_state(struct inventory *i, struct cairn_error *reterr) {
 }
 
 static int build(struct registry *r, const struct slabs *slabs, uint64_t seal, uint32_t rank,
-                 uint32_t world, struct arena *arena, struct inventory *i,
+                 struct layout_ranks writers, struct arena *arena, struct inventory *i,
                  struct cairn_error *reterr) {
         Cairn__Format__InventoryHead head = CAIRN__FORMAT__INVENTORY_HEAD__INIT;
         struct file_content content = {.kind = FILE_INVENTORY, .inventory = &head};
@@ -210,7 +210,7 @@ static int build(struct registry *r, const struct slabs *slabs, uint64_t seal, u
         _cleanup_free_ void *bytes = NULL;
         size_t count;
 
-        TRY(assign_owners(r, rank, world, arena, reterr));
+        TRY(assign_owners(r, rank, writers, arena, reterr));
         if (fill_tensors(r, arena, &content) < 0 || fill_texts(r, arena, &head) < 0)
                 return no_room(reterr);
         TRY(fill_layout(r, arena, &head, &i->payload_bytes, reterr));
@@ -234,11 +234,12 @@ static int build(struct registry *r, const struct slabs *slabs, uint64_t seal, u
 }
 
 int inventory_build(struct registry *r, const struct slabs *slabs, uint64_t seal, uint32_t rank,
-                    uint32_t world, struct inventory *ret, struct cairn_error *reterr) {
+                    struct layout_ranks writers, struct inventory *ret,
+                    struct cairn_error *reterr) {
         struct arena arena;
         struct inventory i = INVENTORY_INIT;
         arena_init(&arena, INVENTORY_ARENA_BYTES_MAX);
-        int status = build(r, slabs, seal, rank, world, &arena, &i, reterr);
+        int status = build(r, slabs, seal, rank, writers, &arena, &i, reterr);
         arena_done(&arena);
         if (status < 0) {
                 inventory_done(&i);

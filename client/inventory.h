@@ -10,6 +10,7 @@
 #define CAIRN_CLIENT_INVENTORY_H
 
 #include "client/registry.h"
+#include "format/layout.h"
 
 struct inventory {
         int fd, host_fd;        /* -1 after they were taken */
@@ -22,8 +23,9 @@ struct inventory {
 #define INVENTORY_INIT \
         { .fd = -1, .host_fd = -1 }
 
+/* `writers`: the ranks that share the writing of replicated tensors, this one among them. */
 int inventory_build(struct registry *r, const struct slabs *slabs, uint64_t seal, uint32_t rank,
-                    uint32_t world, struct inventory *ret, struct cairn_error *reterr);
+                    struct layout_ranks writers, struct inventory *ret, struct cairn_error *reterr);
 void inventory_done(struct inventory *i);
 /* The host values now, as they lie in a slot; payload_bytes of room. API if a value is longer than
  * its capacity. */

@@ -115,6 +115,9 @@ static int read_welcome(struct cairn *c, const Cairn__Control__Welcome *w, struc
                 return error_set(reterr, CAIRN_ERR_CORRUPT, operation, c->run,
                                  "the secret's length is wrong");
         c->world = w->world;
+        c->writers = (struct layout_ranks){.count = w->world};
+        if (w->node_ranks && c->rank - w->node_first < w->node_ranks)
+                c->writers = (struct layout_ranks){w->node_first, w->node_ranks};
         c->generation = w->generation;
         c->restart = w->restart;
         c->every_steps = w->every_steps;
@@ -234,6 +237,7 @@ static struct cairn *handle_new(void) {
         c->checkpoint_step = -1;
         c->start = CAIRN_START_FRESH;
         c->world = 1;
+        c->writers.count = 1;
         c->inventory = (struct inventory) INVENTORY_INIT;
         c->error = (struct cairn_error) CAIRN_ERROR_INIT;
         c->gate.deadline_duration_ns = GATE_DEADLINE_NS_MIN;

@@ -42,13 +42,17 @@ int handle_fetch_stored(struct cairn *c, struct cairn_error *reterr) {
         TRY(link_call(&c->link, &e, NULL, 0, CONTROL_REPLY(INVENTORY_REPLY),
                       clock_now(c->clock) + INVENTORY_TIMEOUT_NS, &reply, &fds, reterr));
         int64_t step = reply->inventory_reply->step;
+        const struct layout_ranks here = {reply->inventory_reply->first_rank,
+                                          reply->inventory_reply->ranks};
         link_end_call(&c->link);
         _cleanup_close_ int fd = wire_fds_take(&fds, 0);
         wire_fds_done(&fds);
         if (fd < 0 || step != c->checkpoint_step)
                 return error_set(reterr, CAIRN_ERR_CORRUPT, "look at what is stored", c->checkpoint,
                                  "the agent sent no INDEX, or that of another step");
-        return stored_open(&c->stored, fd, c->checkpoint, reterr);
+        TRY(stored_open(&c->stored, fd, c->checkpoint, reterr));
+        c->stored.here = here;
+        return 0;
 }
 
 static int fetch_for_caller(struct cairn *c, const char *operation, struct cairn_error *reterr) {

@@ -72,7 +72,7 @@ static int seal(struct cairn *c, struct cairn_error *reterr) {
                 return 0;
         }
         TRY(handle_link_slabs(c, reterr));
-        TRY(inventory_build(&c->registry, &c->slabs, number, c->rank, c->world, &fresh, reterr));
+        TRY(inventory_build(&c->registry, &c->slabs, number, c->rank, c->writers, &fresh, reterr));
         int r = hand_over(c, &fresh, number, reterr);
         /* A first seal that failed may be tried again. A later one holds whatever the agent says:
          * the state has its shape already, and cuts are declined until an agent has this inventory.

@@ -141,9 +141,11 @@ int transfer_plan(struct transfer *x, struct binding *b, const struct registry *
                   struct cairn_error *reterr) {
         *x = (struct transfer){.binding = b, .registry = r, .plan_fd = -1};
         for (size_t i = 0; i < b->load_count; i++) {
-                const Cairn__Format__Tensor *stored = b->loads[i].stored;
-                for (size_t k = 0; k < stored->n_extents; k++)
-                        TRY(add_part(x, i, stored->extents[k], reterr));
+                size_t count;
+                Cairn__Format__Extent *const *extents =
+                        layout_extents(b->loads[i].stored, b->here, &count);
+                for (size_t k = 0; k < count; k++)
+                        TRY(add_part(x, i, extents[k], reterr));
                 x->bytes += r->tensors[b->loads[i].tensor].bytes;
         }
         TRY(ranges_make(x->wants, x->part_count, b->index, &x->ranges, &x->range_count, reterr));

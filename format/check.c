@@ -407,7 +407,7 @@ static int check_store(const struct check *c) {
 static int check_mark(const struct check *c) {
         const Cairn__Format__Mark *m = c->content->mark;
 
-        if (!m || m->kind < FILE_MARK_FINISHED || m->kind > FILE_MARK_TAG)
+        if (!m || m->kind < FILE_MARK_FINISHED || m->kind > FILE_MARK_NODE)
                 return FAIL(c, SECTION_MARK, 0, "its kind is unknown");
         if (m->generation == 0 || m->step < 0 || m->step > STEP_MAX)
                 return FAIL(c, SECTION_MARK, 0,

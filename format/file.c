@@ -322,6 +322,17 @@ static int write_row(struct writer *w, uint32_t type) {
         return 0;
 }
 
+static uint64_t incompatible_features(const struct file_content *content) {
+        if (content->kind != FILE_INDEX)
+                return 0;
+        for (size_t i = 0; i < content->tensor_count; i++) {
+                const Cairn__Format__Tensor *t = content->tensors[i];
+                if (t->n_extents > 1 && !t->extents[0]->shard)
+                        return FILE_FEATURE_COPIES;
+        }
+        return 0;
+}
+
 static void write_header(struct writer *w) {
         uint8_t *header = w->bytes;
 
@@ -330,7 +341,7 @@ static void write_header(struct writer *w) {
         store_le32(header + 8, FILE_VERSION);
         store_le32(header + 12, w->content->kind);
         store_le64(header + 16, FILE_FEATURES_COMPAT);
-        store_le64(header + 24, FILE_FEATURES_INCOMPAT);
+        store_le64(header + 24, incompatible_features(w->content));
         store_le32(header + 32, w->section_count);
         store_le64(header + 40, w->count);
         store_le32(header + 60, crc32c(0, header, 60));
@@ -680,6 +691,9 @@ int file_read(const void *bytes, size_t bytes_count, enum file_kind expected, co
         TRY(check_content(
                 &(struct check){&content, object, rd.sections, rd.section_count, reterr}));
         TRY(check_directory(&rd, &content));
+        if (load_le64(rd.bytes + 24) != incompatible_features(&content))
+                return fail_at(&rd, CAIRN_ERR_CORRUPT, "read header", 24,
+                               "it does not say whether tensors are there in several copies");
         *ret = content;
         return 0;
 }

@@ -27,7 +27,10 @@
 
 #define FILE_VERSION 1
 #define FILE_FEATURES_COMPAT UINT64_C(0)
-#define FILE_FEATURES_INCOMPAT UINT64_C(0) /* known bits; any other is refused */
+/* Known bits; any other is refused. INDEX: replicated tensors are there in several whole copies,
+ * one a node. */
+#define FILE_FEATURE_COPIES UINT64_C(1)
+#define FILE_FEATURES_INCOMPAT FILE_FEATURE_COPIES
 
 enum file_kind {
         FILE_MANIFEST = 1,
@@ -39,7 +42,12 @@ enum file_kind {
         FILE_INVENTORY = 7,
         FILE_MARK = 8
 };
-enum file_mark { FILE_MARK_FINISHED = 1, FILE_MARK_PIN = 2, FILE_MARK_TAG = 3 };
+enum file_mark {
+        FILE_MARK_FINISHED = 1,
+        FILE_MARK_PIN = 2,
+        FILE_MARK_TAG = 3,
+        FILE_MARK_NODE = 4 /* whose ranks the run's folder holds */
+};
 
 /* Everything that a framed file can hold; absent parts are NULL / 0. Pointers are into the arena
  * and the bytes of file_read, or the caller's when writing. */

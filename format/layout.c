@@ -332,6 +332,8 @@ static int check_tensor_coverage(const Tensor *t, struct cairn_error *reterr) {
         if (t->n_extents == 0)
                 return fail(reterr, CAIRN_ERR_CORRUPT, coverage_operation, t,
                             "no rank has written it");
+        if (whole > 1 && whole == t->n_extents && t->replicated)
+                return 0; /* a copy on each node */
         if (whole > 1 && whole == t->n_extents)
                 return fail(reterr, CAIRN_ERR_CORRUPT, coverage_operation, t,
                             "%zu ranks have written the whole tensor", whole);
@@ -349,6 +351,17 @@ int layout_check_coverage(const struct file_content *index, struct cairn_error *
 }
 
 /* ---- lookup ---- */
+
+Extent *const *layout_extents(const Tensor *t, struct layout_ranks ranks, size_t *ret_count) {
+        *ret_count = t->n_extents;
+        if (t->n_extents < 2 || t->extents[0]->shard)
+                return t->extents;
+        *ret_count = 1;
+        for (size_t i = 0; i < t->n_extents; i++)
+                if (t->extents[i]->rank - ranks.first < ranks.count) /* wraps below the first */
+                        return &t->extents[i];
+        return t->extents;
+}
 
 ptrdiff_t layout_find(const struct file_content *index, const void *name, size_t name_bytes) {
         size_t low = 0, high = index->tensor_count;

@@ -8,6 +8,11 @@
 
 #include "format/file.h"
 
+/* A block of ranks. */
+struct layout_ranks {
+        uint32_t first, count;
+};
+
 /* Give each owned, non-alias, non-empty tensor of an inventory its extent {rank, offset, bytes}:
  * registration order, 256-byte alignment, after the 4096-byte header. Extents are allocated in the
  * arena; without one the size alone is found. *ret_image_bytes is the data file's size, a multiple
@@ -28,8 +33,12 @@ int layout_elect_owners(const uint64_t *bytes, const char *const *names, size_t 
  * checked in itself; file_write checks INDEX. Result in the arena; it points into the manifests. */
 int layout_merge(struct file_content *const *manifests, uint32_t world, struct arena *arena,
                  struct file_content *ret_index, struct cairn_error *reterr);
-/* The coverage check alone (verify, reader). */
+/* The coverage check alone (verify, reader): once, but for whole copies of a replicated tensor. */
 int layout_check_coverage(const struct file_content *index, struct cairn_error *reterr);
+/* The extents to read a tensor of INDEX from: all, or of several whole copies the one of these
+ * ranks (the first one if none is theirs). */
+Cairn__Format__Extent *const *layout_extents(const Cairn__Format__Tensor *t,
+                                             struct layout_ranks ranks, size_t *ret_count);
 /* Binary search by name in a sorted INDEX; -1 if absent. */
 ptrdiff_t layout_find(const struct file_content *index, const void *name, size_t name_bytes);
 

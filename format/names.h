@@ -25,6 +25,7 @@
 #define INDEX_NAME "INDEX"
 #define MARKS_NAME "marks"
 #define FINISHED_NAME "FINISHED" /* in marks/ */
+#define NODE_NAME "NODE"         /* in marks/ */
 #define EXIT_NAME "exit.json"
 
 int name_check_run(const char *run, struct cairn_error *reterr);

@@ -221,6 +221,33 @@ static bool is_of_run(const ProtobufCBinaryData *run, const char *name) {
         return run->len == strlen(name) && memcmp(run->data, name, run->len) == 0;
 }
 
+/* The nodes of a generation that names them; a later one's replace those of an earlier one. */
+static int take_nodes(struct scanning *s, const Cairn__Format__Generation *g) {
+        struct run_scan *scan = &s->scan;
+
+        if (!*scan->node || g->n_members == 0)
+                return 0;
+        free(scan->nodes);
+        scan->node_count = 0;
+        scan->nodes = calloc(g->n_members, sizeof *scan->nodes);
+        if (!scan->nodes)
+                return error_set_errno(s->reterr, ENOMEM, "list run", s->run);
+        for (size_t i = 0; i < g->n_members; i++) {
+                const Cairn__Format__Member *m = g->members[i];
+                struct scan_node *n = scan->node_count ? &scan->nodes[scan->node_count - 1] : NULL;
+                if (n && strlen(n->node) == m->host.len &&
+                    memcmp(n->node, m->host.data, m->host.len) == 0) {
+                        n->ranks++;
+                        continue;
+                }
+                n = &scan->nodes[scan->node_count++];
+                *n = (struct scan_node){.first_rank = m->rank, .ranks = 1};
+                (void) snprintf(n->node, sizeof n->node, "%.*s", (int) m->host.len,
+                                m->host.len ? (const char *) m->host.data : "");
+        }
+        return 0;
+}
+
 static int read_claim(struct scanning *s, struct scan_generation *g, struct arena *arena,
                       struct file_content *ret) {
         char name[NAME_BYTES];
@@ -234,7 +261,8 @@ static int read_claim(struct scanning *s, struct scan_generation *g, struct aren
                 return error_set(&g->error, CAIRN_ERR_CORRUPT, "read claim", name,
                                  "it is of generation %" PRIu64, ret->generation->generation);
         g->world = ret->generation->world;
-        return 0;
+        node_ranks(ret->generation, s->scan.node, &g->node_first, &g->node_ranks);
+        return take_nodes(s, ret->generation);
 }
 
 static int read_start(struct scanning *s, struct scan_generation *g, struct arena *arena,
@@ -343,7 +371,7 @@ static int judge_committed(struct scanning *s, struct scan_checkpoint *c, struct
         char path[VERIFY_PATH_BYTES];
 
         TRY(file_load(s->io, s->dirfd, verify_path(path, c->name, COMMIT_NAME), FILE_COMMIT, arena,
-                      &content, NULL, NULL, &c->error));
+                      &content, &c->record_crc32c, NULL, &c->error));
         const Cairn__Format__Head *head = content.head;
         if (!is_of_run(&head->run, s->run))
                 return error_set(&c->error, CAIRN_ERR_MISMATCH, "read commit record", path,
@@ -357,7 +385,10 @@ static int judge_committed(struct scanning *s, struct scan_checkpoint *c, struct
         for (size_t i = 0; i < content.commit->n_files; i++)
                 c->bytes += content.commit->files[i]->data_bytes;
         if (s->check_digests) {
-                TRY(verify_digests(s->io, s->dirfd, c->name, content.commit, &c->error));
+                struct scan_node here;
+                TRY(checkpoint_here(s->io, s->dirfd, c->generation, head->world, &here, &c->error));
+                TRY(verify_digests(s->io, s->dirfd, c->name, content.commit, here.first_rank,
+                                   here.ranks, &c->error));
                 c->validity = CHECKPOINT_VALID;
         } else
                 TRY(verify_index_header(s->io, s->dirfd, c->name, content.commit, &c->error));
@@ -366,32 +397,57 @@ static int judge_committed(struct scanning *s, struct scan_checkpoint *c, struct
         return 0;
 }
 
+/* One node's ranks: of one cut, as far as can be seen here. The head of the worst of them. */
+static int join_part(struct file_content *const *contents, uint32_t count,
+                     struct scan_checkpoint *c, struct file_content *ret) {
+        if (count == 0)
+                return error_set(&c->error, CAIRN_ERR_CORRUPT, "judge attempt", c->name,
+                                 "its generation gives this node no ranks");
+        ret->head = contents[0]->head;
+        for (uint32_t i = 0; i < count; i++) {
+                const Cairn__Format__Head *h = contents[i]->head;
+                if (h->generation != ret->head->generation || h->attempt != ret->head->attempt ||
+                    h->step != ret->head->step || h->world != ret->head->world)
+                        return error_set(&c->error, CAIRN_ERR_CORRUPT, "judge attempt", c->name,
+                                         "the manifests of this node's ranks are of different "
+                                         "attempts");
+                if ((h->ending && h->ending->suspect) || h->non_finite_count > 0)
+                        ret->head = contents[i]->head;
+        }
+        return 0;
+}
+
 static int judge_attempt(struct scanning *s, struct scan_checkpoint *c, struct arena *arena) {
         const struct scan_generation *g = find_generation(&s->scan, c->generation);
         int64_t limit = lineage_limit(&s->scan, c->generation);
-        struct file_content index;
+        struct file_content index = {0};
 
         if (limit < 0 || !g || g->world == 0)
                 return error_set(&c->error, CAIRN_ERR_STALE, "judge attempt", c->name,
                                  "its generation is not on the lineage");
-        struct verify_manifest *manifests = arena_alloc(arena, g->world * sizeof *manifests, 16);
-        struct file_content **contents = arena_alloc(arena, g->world * sizeof(void *), 16);
+        bool is_part = *s->scan.node;
+        uint32_t first = is_part ? g->node_first : 0, count = is_part ? g->node_ranks : g->world;
+        struct verify_manifest *manifests = arena_alloc(arena, (count + 1) * sizeof *manifests, 16);
+        struct file_content **contents = arena_alloc(arena, (count + 1) * sizeof(void *), 16);
         if (!manifests || !contents)
                 return error_set_errno(&c->error, ENOMEM, "judge attempt", c->name);
-        for (uint32_t rank = 0; rank < g->world; rank++) {
-                TRY(verify_manifest(s->io, s->dirfd, c->name, s->run, rank, arena, &manifests[rank],
-                                    &c->error));
-                contents[rank] = &manifests[rank].content;
+        for (uint32_t i = 0; i < count; i++) {
+                TRY(verify_manifest(s->io, s->dirfd, c->name, s->run, first + i, arena,
+                                    &manifests[i], &c->error));
+                contents[i] = &manifests[i].content;
         }
-        TRY(layout_merge(contents, g->world, arena, &index, &c->error));
+        if (is_part)
+                TRY(join_part(contents, count, c, &index));
+        else
+                TRY(layout_merge(contents, g->world, arena, &index, &c->error));
         const Cairn__Format__Head *head = index.head;
         if (head->generation != c->generation || head->attempt != c->attempt)
                 return error_set(&c->error, CAIRN_ERR_CORRUPT, "judge attempt", c->name,
                                  "its manifests are of another attempt");
         c->step = head->step;
         c->time_ns = head->time_ns;
-        for (uint32_t rank = 0; rank < g->world; rank++)
-                c->bytes += manifests[rank].content.head->data_bytes;
+        for (uint32_t i = 0; i < count; i++)
+                c->bytes += manifests[i].content.head->data_bytes;
         c->on_lineage = c->step <= limit;
         if (!c->on_lineage)
                 return error_set(&c->error, CAIRN_ERR_STALE, "judge attempt", c->name,
@@ -530,6 +586,7 @@ static int scan_once(const struct io_ops *io, int run_dirfd, const char *run, bo
         int r;
 
         TRY_GOTO(collect(&s), fail);
+        TRY_GOTO(node_read(io, run_dirfd, s.scan.node, reterr), fail);
         TRY_GOTO(read_generations(&s), fail);
         TRY_GOTO(judge_all(&s), fail);
         TRY_GOTO(read_pins(&s), fail);

@@ -93,6 +93,17 @@ bool scan_on_lineage(const struct run_scan *scan, uint64_t generation, int64_t s
 int run_scan_check_newest(const struct io_ops *io, int run_dirfd, const char *run,
                           struct run_scan *scan, struct cairn_error *reterr);
 
+/* The node whose folder this is; "": it holds all ranks. Which ranks a node has in a generation: a
+ * block of them, count 0: none. */
+int node_read(const struct io_ops *io, int run_dirfd, char ret[SCAN_NODE_BYTES],
+              struct cairn_error *reterr);
+void node_ranks(const Cairn__Format__Generation *g, const char *node, uint32_t *ret_first,
+                uint32_t *ret_count);
+/* Whose manifests and data of a checkpoint this folder holds: all `world` ranks, or those of its
+ * node, which is named. */
+int checkpoint_here(const struct io_ops *io, int run_dirfd, uint64_t generation, uint32_t world,
+                    struct scan_node *ret, struct cairn_error *reterr);
+
 /* Newest candidate to resume from on the lineage of the newest started generation: highest
  * (generation, step) that is VALID or UNCHECKED, or an attempt that is ROLLABLE (is_attempt; to be
  * rolled forward first). `skip` of them are passed over (fall back from damaged ones). NULL: none.
@@ -102,11 +113,13 @@ const struct scan_checkpoint *scan_find_step(const struct run_scan *scan,
                                              int64_t step); /* usable ones first, then
                                                                those on the lineage */
 
-/* COMMIT, INDEX and every manifest: digests, agreement, coverage; data files' sizes and headers.
+/* COMMIT, INDEX and every manifest that is to be here (checkpoint_here): digests, agreement,
+ * coverage; data files' sizes and headers.
  * Without `data`, no data bytes are read; with it every chunk and tensor CRC is checked.
  * *ret_tensors etc. for the report (NULL allowed). */
 struct verify_result {
         uint64_t files, tensors, bytes;
+        struct scan_node here; /* whose ranks these were; node "": all */
 };
 int checkpoint_check(const struct io_ops *io, int run_dirfd, const char *name, const char *run,
                      bool data, struct verify_result *ret, struct cairn_error *reterr);

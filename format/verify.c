@@ -110,12 +110,13 @@ static int check_digest(const struct io_ops *io, int run_dirfd, const char *path
 }
 
 int verify_digests(const struct io_ops *io, int run_dirfd, const char *directory,
-                   const Cairn__Format__Commit *commit, struct cairn_error *reterr) {
+                   const Cairn__Format__Commit *commit, uint32_t first_rank, uint32_t ranks,
+                   struct cairn_error *reterr) {
         char name[NAME_BYTES], path[VERIFY_PATH_BYTES];
 
         verify_path(path, directory, INDEX_NAME);
         TRY(check_digest(io, run_dirfd, path, commit->index_crc32c, commit->index_bytes, reterr));
-        for (size_t i = 0; i < commit->n_files; i++) {
+        for (size_t i = first_rank; i < commit->n_files && i - first_rank < ranks; i++) {
                 _cleanup_(opened_done) struct opened data = {io, -1};
                 const Cairn__Format__FileDigest *f = commit->files[i];
                 name_manifest(name, f->rank);
@@ -351,7 +352,8 @@ struct checking {
         const char *name, *run;
         struct arena arena;
         struct file_content index, commit;
-        struct verify_manifest *manifests; /* by rank, in the arena */
+        struct scan_node here;
+        struct verify_manifest *manifests; /* of the ranks that are here, in the arena */
         struct file_content **contents;
 };
 
@@ -359,25 +361,61 @@ static void checking_done(struct checking *c) {
         arena_done(&c->arena);
 }
 
+/* What the manifests of some of the ranks can show: INDEX has all that they hold, where they hold
+ * it. That it has nothing else was seen when it was made, and COMMIT has its digest. */
+static int check_part(const struct checking *c, const struct file_content *m, const char *path,
+                      struct cairn_error *reterr) {
+        const struct file_content *index = &c->index;
+        uint32_t rank = m->head->rank;
+
+        for (size_t i = 0; i < m->tensor_count; i++) {
+                const Cairn__Format__Tensor *t = m->tensors[i];
+                ptrdiff_t at = layout_find(index, t->name.data, t->name.len);
+                size_t found = 0;
+                for (size_t k = 0; at >= 0 && k < index->tensors[at]->n_extents; k++) {
+                        const Cairn__Format__Extent *e = index->tensors[at]->extents[k];
+                        for (size_t n = 0; e->rank == rank && n < t->n_extents; n++)
+                                found += same_message(&e->base, &t->extents[n]->base);
+                }
+                if (at < 0 || found != t->n_extents)
+                        return error_set(reterr, CAIRN_ERR_CORRUPT, "check index", path,
+                                         "tensor %zu of rank %" PRIu32 " is not as in its manifest",
+                                         i, rank);
+        }
+        if (!same_message(&index->states[rank]->base, &m->states[0]->base))
+                return error_set(reterr, CAIRN_ERR_CORRUPT, "check index", path,
+                                 "the host state of rank %" PRIu32 " is not as in its manifest",
+                                 rank);
+        return 0;
+}
+
 static int check_manifests(struct checking *c, struct cairn_error *reterr) {
         const Cairn__Format__Commit *commit = c->commit.commit;
-        uint32_t world = c->commit.head->world;
+        uint32_t world = c->commit.head->world, count;
         struct file_content merged;
         char path[VERIFY_PATH_BYTES];
 
-        c->manifests = arena_alloc(&c->arena, world * sizeof *c->manifests, 16);
-        c->contents = arena_alloc(&c->arena, world * sizeof(void *), 16);
+        TRY(checkpoint_here(c->io, c->run_dirfd, c->commit.head->generation, world, &c->here,
+                            reterr));
+        count = c->here.ranks;
+        c->manifests = arena_alloc(&c->arena, count * sizeof *c->manifests, 16);
+        c->contents = arena_alloc(&c->arena, count * sizeof(void *), 16);
         if (!c->manifests || !c->contents)
                 return error_set_errno(reterr, ENOMEM, "check checkpoint", c->name);
-        for (uint32_t rank = 0; rank < world; rank++) {
-                struct verify_manifest *m = &c->manifests[rank];
+        for (uint32_t i = 0; i < count; i++) {
+                struct verify_manifest *m = &c->manifests[i];
+                uint32_t rank = c->here.first_rank + i;
                 TRY(verify_manifest(c->io, c->run_dirfd, c->name, c->run, rank, &c->arena, m,
                                     reterr));
                 TRY(check_manifest_digest(m, commit->files[rank], c->name, reterr));
-                c->contents[rank] = &m->content;
+                c->contents[i] = &m->content;
         }
-        TRY(layout_merge(c->contents, world, &c->arena, &merged, reterr));
         verify_path(path, c->name, INDEX_NAME);
+        for (uint32_t i = 0; *c->here.node && i < count; i++)
+                TRY(check_part(c, c->contents[i], path, reterr));
+        if (*c->here.node)
+                return 0;
+        TRY(layout_merge(c->contents, world, &c->arena, &merged, reterr));
         const char *what = heads_differ(merged.head, c->index.head);
         if (what)
                 return error_set(reterr, CAIRN_ERR_CORRUPT, "check index", path,
@@ -397,12 +435,17 @@ static int check(const struct io_ops *io, int run_dirfd, const char *name, const
                 return error_set(reterr, CAIRN_ERR_MISMATCH, "check checkpoint", name,
                                  "it belongs to another run than %s", run);
         TRY(check_manifests(&c, reterr));
-        for (uint32_t rank = 0; data && rank < head->world; rank++)
-                TRY(verify_data(io, run_dirfd, name, c.contents[rank], reterr));
+        struct verify_result result = {.files = 2 + 2 * (uint64_t) c.here.ranks, .here = c.here};
+        for (uint32_t i = 0; i < c.here.ranks; i++) {
+                if (data)
+                        TRY(verify_data(io, run_dirfd, name, c.contents[i], reterr));
+                result.tensors += c.contents[i]->tensor_count;
+                result.bytes += c.contents[i]->head->tensor_bytes;
+        }
+        if (!*c.here.node)
+                result.tensors = head->tensor_count;
         if (ret)
-                *ret = (struct verify_result){.files = 2 + 2 * (uint64_t) head->world,
-                                              .tensors = head->tensor_count,
-                                              .bytes = head->tensor_bytes};
+                *ret = result;
         return 0;
 }
 

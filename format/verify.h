@@ -21,9 +21,10 @@ struct verify_manifest {
 int verify_manifest(const struct io_ops *io, int run_dirfd, const char *directory, const char *run,
                     uint32_t rank, struct arena *arena, struct verify_manifest *ret,
                     struct cairn_error *reterr);
-/* The files of a committed checkpoint are the bytes that COMMIT has the digests of; data: sizes. */
+/* INDEX and the files of these ranks are the bytes that COMMIT has the digests of; data: sizes. */
 int verify_digests(const struct io_ops *io, int run_dirfd, const char *directory,
-                   const Cairn__Format__Commit *commit, struct cairn_error *reterr);
+                   const Cairn__Format__Commit *commit, uint32_t first_rank, uint32_t ranks,
+                   struct cairn_error *reterr);
 /* INDEX has the size that COMMIT says and a header of its kind: what can be seen at once. */
 int verify_index_header(const struct io_ops *io, int run_dirfd, const char *directory,
                         const Cairn__Format__Commit *commit, struct cairn_error *reterr);

@@ -41,8 +41,13 @@ static int side_open(struct side *s, const char *store, const char *checkpoint,
         TRY(store_view_open_checkpoint(&s->view, store, checkpoint, reterr));
         TRY(checkpoint_load(&io_system, s->view.run_fd, s->view.checkpoint, &s->arena, &s->index,
                             &s->commit, reterr));
-        return tensor_reader_open(&s->reader, &io_system, s->view.run_fd, s->view.checkpoint,
-                                  s->index.head->world, reterr);
+        TRY(tensor_reader_open(&s->reader, &io_system, s->view.run_fd, s->view.checkpoint,
+                               s->index.head->world, reterr));
+        struct scan_node here;
+        TRY(checkpoint_here(&io_system, s->view.run_fd, s->index.head->generation,
+                            s->index.head->world, &here, reterr));
+        s->reader.here = (struct layout_ranks){here.first_rank, here.ranks};
+        return 0;
 }
 
 static void side_init(struct side *s) {

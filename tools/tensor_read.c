@@ -107,8 +107,10 @@ int tensor_read(struct tensor_reader *r, const Cairn__Format__Tensor *t, uint64_
                            .count = count,
                            .target = target,
                            .element_bytes = dtype_info(t->stored_dtype)->bytes};
-        for (size_t i = 0; i < t->n_extents; i++) {
-                const Cairn__Format__Extent *e = t->extents[i];
+        size_t extent_count;
+        Cairn__Format__Extent *const *extents = layout_extents(t, r->here, &extent_count);
+        for (size_t i = 0; i < extent_count; i++) {
+                const Cairn__Format__Extent *e = extents[i];
                 int fd = -1;
                 TRY(open_data(r, e->rank, &fd, reterr));
                 if (!e->shard)

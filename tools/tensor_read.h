@@ -14,7 +14,7 @@
 #define CAIRN_TOOLS_TENSOR_READ_H
 
 #include "base/io.h"
-#include "format/manifest.pb-c.h"
+#include "format/layout.h"
 
 struct tensor_reader {
         const struct io_ops *io;
@@ -22,6 +22,8 @@ struct tensor_reader {
         int dir_fd;
         int *data_fds; /* by rank; -1: not open */
         uint32_t world;
+        struct layout_ranks
+                here; /* whose data files are there; of copies on nodes theirs is read */
 };
 #define TENSOR_READER_INIT \
         { .dir_fd = -1 }

@@ -570,9 +570,12 @@ static void test_versions_and_features(void **state) {
         seal(written, written_bytes);
         assert_int_equal(read_written(), CAIRN_ERR_UNSUPPORTED);
         store_le32(written + 8, 1);
-        store_le64(written + 24, 1);
+        store_le64(written + 24, 2);
         seal(written, written_bytes);
         assert_int_equal(read_written(), CAIRN_ERR_UNSUPPORTED);
+        store_le64(written + 24, FILE_FEATURE_COPIES); /* there are none */
+        seal(written, written_bytes);
+        assert_int_equal(read_written(), CAIRN_ERR_CORRUPT);
         store_le64(written + 24, 0);
         store_le64(written + 16, UINT64_MAX);
         seal(written, written_bytes);

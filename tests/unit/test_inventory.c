@@ -62,7 +62,9 @@ static void the_agent_reads_what_was_declared(void **state) {
                                             &length, 13, NULL),
                          0);
         assert_int_equal(registry_describe(&f->registry, "config.x", "1", NULL), 0);
-        assert_int_equal(inventory_build(&f->registry, &f->slabs, 3, 0, 1, &i, NULL), 0);
+        assert_int_equal(inventory_build(&f->registry, &f->slabs, 3, 0, (struct layout_ranks){0, 1},
+                                         &i, NULL),
+                         0);
         assert_int_equal(i.image_bytes, 8192); /* header, then 256 + 300 bytes */
         assert_int_equal(i.payload_bytes, 8 + 8 + 16);
         assert_int_equal(fcntl(i.fd, F_GET_SEALS) & (F_SEAL_WRITE | F_SEAL_SHRINK),
@@ -95,6 +97,25 @@ static void the_agent_reads_what_was_declared(void **state) {
         inventory_done(&i);
 }
 
+/* In node-local stores every node writes all of what is replicated, shared out over its ranks. */
+static void replicated_tensors_have_an_owner_on_each_node(void **state) {
+        struct fixture *f = *state;
+        int owners[2][2] = {{0}};
+        add(f, "b", 200, true);
+        add(f, "a", 300, true);
+        for (uint32_t rank = 0; rank < 4; rank++) {
+                struct inventory i;
+                struct layout_ranks node = {rank / 2 * 2, 2};
+                assert_int_equal(inventory_build(&f->registry, &f->slabs, 1, rank, node, &i, NULL),
+                                 0);
+                for (size_t k = 0; k < 2; k++)
+                        owners[rank / 2][k] += f->registry.tensors[k].owned;
+                inventory_done(&i);
+        }
+        for (size_t k = 0; k < 4; k++)
+                assert_int_equal(owners[k / 2][k % 2], 1);
+}
+
 /* A replicated tensor has one owner, whatever order a rank registers in. */
 static void replicated_tensors_have_one_owner(void **state) {
         struct fixture *f = *state;
@@ -106,7 +127,8 @@ static void replicated_tensors_have_one_owner(void **state) {
         add(f, "mine", 50, false);
         for (uint32_t rank = 0; rank < WORLD; rank++) {
                 struct inventory i;
-                assert_int_equal(inventory_build(&f->registry, &f->slabs, 1, rank, WORLD, &i, NULL),
+                assert_int_equal(inventory_build(&f->registry, &f->slabs, 1, rank,
+                                                 (struct layout_ranks){0, WORLD}, &i, NULL),
                                  0);
                 for (size_t k = 0; k < 4; k++)
                         owners[k] += f->registry.tensors[k].owned;
@@ -123,6 +145,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 TEST(the_agent_reads_what_was_declared),
                 TEST(replicated_tensors_have_one_owner),
+                TEST(replicated_tensors_have_an_owner_on_each_node),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -202,6 +202,34 @@ static void test_whole_and_mixed(void **state) {
         assert_int_equal(cover_end("2 blocks cover 2 elements of 1"), CAIRN_ERR_CORRUPT);
 }
 
+/* In a node-local store each node has a whole copy of what is replicated. */
+static void test_copies(void **state) {
+        size_t count;
+        Tensor *t = cover_begin(1, (uint64_t[]){10});
+        t->replicated = true;
+        for (uint32_t i = 0; i < 3; i++) {
+                cover_add(t);
+                t->extents[i]->rank = 2 * i + 1;
+        }
+        assert_ptr_equal(*layout_extents(t, (struct layout_ranks){2, 2}, &count), t->extents[1]);
+        assert_int_equal(count, 1);
+        assert_ptr_equal(*layout_extents(t, (struct layout_ranks){5, 1}, &count), t->extents[2]);
+        assert_ptr_equal(*layout_extents(t, (struct layout_ranks){6, 9}, &count), t->extents[0]);
+        assert_ptr_equal(*layout_extents(t, (struct layout_ranks){0, 0}, &count), t->extents[0]);
+        assert_int_equal(cover_end(NULL), 0);
+        t = cover_begin(1, (uint64_t[]){10});
+        t->replicated = true;
+        cover_add(t);
+        cover_flat(t, 0, 10);
+        assert_int_equal(cover_end("different forms"), CAIRN_ERR_CORRUPT);
+        t = cover_begin(1, (uint64_t[]){10});
+        cover_flat(t, 0, 4);
+        cover_flat(t, 4, 6);
+        assert_ptr_equal(layout_extents(t, (struct layout_ranks){1, 1}, &count), t->extents);
+        assert_int_equal(count, 2);
+        assert_int_equal(cover_end(NULL), 0);
+}
+
 /* Split a box at random until there are many blocks; then spoil it in every way. */
 static void split_at_random(Tensor *t, size_t rank, const uint64_t *shape, uint64_t seed,
                             size_t cuts) {
@@ -439,6 +467,7 @@ int main(void) {
                 cmocka_unit_test(test_owners_at_every_world_size),
                 cmocka_unit_test(test_flat_parts),
                 cmocka_unit_test(test_whole_and_mixed),
+                cmocka_unit_test(test_copies),
                 cmocka_unit_test(test_blocks),
                 cmocka_unit_test(test_many_blocks_are_fast),
                 cmocka_unit_test(test_merge),
