@@ -164,38 +164,60 @@ static bool is_over(const struct run_attempt *a) {
         return a->doomed || a->state == ATTEMPT_EMPTY || a->state == ATTEMPT_DISCARDING;
 }
 
-/* Once an attempt: one count, and everybody who waits for it hears. */
+static void tell_trainer_failed(const struct run_attempt *a, uint32_t rank) {
+        const struct session *s = run_session(a->run, rank);
+        if (s && s->page)
+                cut_outcome_set(s->page, a->ranks[rank].seq, CUT_FAILED,
+                                a->error.status ? a->error.status : CAIRN_ERR_STALE);
+}
+
+/* Once an attempt: one count, and everybody who waits for it hears. No `error`: nobody's fault. */
 static void give_up(struct run_attempt *a, const struct cairn_error *error) {
         struct run *run = a->run;
         if (is_over(a))
                 return;
         a->doomed = true;
-        bool used = attempt_count(a, RANK_CUT) > 0;
-        for (uint32_t i = 0; i < a->local_count; i++) {
-                const struct rank_cut *row = &a->ranks[a->first_rank + i];
-                const struct session *s = run_session(run, a->first_rank + i);
-                if (row->state >= RANK_CUT && s && s->page)
-                        cut_outcome_set(s->page, row->seq, CUT_FAILED,
-                                        error ? error->status : CAIRN_ERR_STALE);
-        }
-        if (!error || !error->status || !used) { /* nobody's fault, or nothing of it was lost */
-                demand_failed(run, a, NULL);
+        if (error)
+                a->error = *error;
+        for (uint32_t i = 0; i < a->local_count; i++)
+                if (a->ranks[a->first_rank + i].state >= RANK_CUT)
+                        tell_trainer_failed(a, a->first_rank + i);
+        demand_failed(run, a, error);
+        if (!error)
                 return;
-        }
-        a->error = run->last_error = *error;
+        run->last_error = *error;
         run->attempts_failed++;
         outage_failed(run, a->number, error);
-        demand_failed(run, a, error);
-        if (used)
-                pause_writing(run, error);
+        pause_writing(run, error);
 }
 
-/* Here, and so on all nodes. */
+/* Here, and so on all nodes. Where no rank was cut nothing is lost. */
 static void doom(struct run_attempt *a, const struct cairn_error *error) {
         if (is_over(a))
                 return;
+        if (error && (!error->status || attempt_count(a, RANK_CUT) == 0))
+                error = NULL;
         group_tell_doom(a->run, a->number, error);
         give_up(a, error);
+}
+
+/* Who could not go along. */
+static struct cairn_error named(const char *who, const struct cairn_error *error) {
+        struct cairn_error e = *error;
+        if (*who)
+                (void) snprintf(e.message, sizeof e.message, "%s%s%.400s", who,
+                                *error->message ? ": " : "", error->message);
+        return e;
+}
+
+static void doom_by(struct run_attempt *a, uint32_t rank, const struct cairn_error *error) {
+        const char *node = group_node_name(a->run);
+        char who[100] = "";
+        if (a->run->world > 1)
+                (void) snprintf(who, sizeof who, "rank %u%s%.64s", rank, *node ? " on node " : "",
+                                node);
+        struct cairn_error e = named(who, error);
+        doom(a, &e);
 }
 
 void attempts_doom_all(struct run *run, const struct cairn_error *error) {
@@ -231,7 +253,8 @@ static void discard(struct run_attempt *a) {
 }
 
 /* Files come back from the savers first: none may be written to once it is unlinked and its number
- * free. */
+ * free. A saver that copies or writes for this attempt stops, so that its staging is free for the
+ * next one. */
 static void wind_up(struct run_attempt *a) {
         bool busy = false;
         for (uint32_t i = 0; i < a->local_count; i++) {
@@ -241,12 +264,11 @@ static void wind_up(struct run_attempt *a) {
                 bool saver_has_it = s && s->armed_attempt == a->number && !session_settled(s);
                 if ((row->state == RANK_ARMED || row->state == RANK_CUT) && !saver_has_it)
                         set_rank(a, rank, RANK_NONE);
-                if (row->state == RANK_ARMED) {
-                        session_disarm(s);
-                        /* A dying trainer's saver is ended anyway. */
-                        busy = busy || s->state < SESSION_SETTLING || postmortem_pending(s);
-                } else if (row->state == RANK_CUT)
-                        busy = busy || s->state < SESSION_SETTLING || postmortem_pending(s);
+                if (row->state != RANK_ARMED && row->state != RANK_CUT)
+                        continue;
+                session_disarm(s);
+                /* A dying trainer's saver is ended anyway. */
+                busy = busy || s->state < SESSION_SETTLING || postmortem_pending(s);
         }
         if (!busy)
                 discard(a);
@@ -402,7 +424,7 @@ static void published(void *context, const struct store_message *reply, struct w
                    ++row->tries < RUN_STORE_TRIES)
                 publish(a, reply->rank);
         else
-                doom(a, &reply->error);
+                doom_by(a, reply->rank, &reply->error);
 }
 
 static void publish(struct run_attempt *a, uint32_t rank) {
@@ -410,7 +432,7 @@ static void publish(struct run_attempt *a, uint32_t rank) {
         struct store_message m = {
                 .verb = STORE_PUBLISH_MANIFEST, .attempt = a->number, .rank = rank};
         if (run_store_request(a->run, &m, published, a->run, &error) < 0)
-                doom(a, &error);
+                doom_by(a, rank, &error);
 }
 
 /* ---- what sessions report ---- */
@@ -441,6 +463,8 @@ void run_session_cut(struct run *run, struct session *s, const struct saver_mess
         row->seq = m->seq;
         row->ending = m->ending;
         note_cut(a, s->rank, m->step, m->bytes ? m->bytes : s->image_bytes);
+        if (a->doomed)
+                tell_trainer_failed(a, s->rank);
         tell_rank(a, s->rank, CAIRN__PEER__RANK_EVENT__RANK_CUT);
         log_event(LOG_LEVEL_DEBUG, "run=%s rank=%u attempt=%u cut=%llu step=%lld", run->name,
                   s->rank, a->number, (unsigned long long) m->seq, (long long) m->step);
@@ -468,11 +492,19 @@ void run_session_void(struct run *run, struct session *s, const struct saver_mes
         else
                 group_tell_rank(run, s->armed_attempt, s->rank, CAIRN__PEER__RANK_EVENT__RANK_VOID,
                                 0, 0);
-        log_event(m->hold ? LOG_LEVEL_DEBUG : LOG_LEVEL_WARNING,
+        bool told_to = m->hold || s->disarming; /* it was let go of, or given up */
+        log_event(told_to ? LOG_LEVEL_DEBUG : LOG_LEVEL_WARNING,
                   "run=%s rank=%u cut=void seq=%llu status=%s", run->name, s->rank,
                   (unsigned long long) m->seq, status_name(m->status));
-        if (m->status < 0 && m->error.status)
+        if (m->status < 0 && m->error.status && !told_to)
                 s->last_error = m->error;
+}
+
+static void note_given_up(const struct run_attempt *a, uint32_t rank,
+                          const struct cairn_error *error) {
+        char text[700];
+        log_event(LOG_LEVEL_DEBUG, "run=%s rank=%u attempt=%u write=given_up error=\"%s\"",
+                  a->run->name, rank, a->number, error_format(error, text, sizeof text));
 }
 
 void run_session_written(struct run *run, struct session *s, const struct saver_message *m) {
@@ -484,9 +516,11 @@ void run_session_written(struct run *run, struct session *s, const struct saver_
                 set_rank(a, s->rank, RANK_WRITTEN);
                 if (m->bytes)
                         a->ranks[s->rank].bytes = m->bytes;
-                if (m->status < 0) {
+                if (m->status == CAIRN_ERR_VOID && a->doomed)
+                        note_given_up(a, s->rank, &m->error);
+                else if (m->status < 0) {
                         s->last_error = m->error;
-                        doom(a, &m->error);
+                        doom_by(a, s->rank, &m->error);
                 } else if (!a->doomed)
                         publish(a, s->rank);
                 return;
@@ -509,7 +543,10 @@ void run_session_saver_lost(struct run *run, struct session *s, const struct cai
                 enum rank_state state =
                         a->state == ATTEMPT_OPEN ? a->ranks[s->rank].state : RANK_NONE;
                 if (state == RANK_ARMED || state == RANK_CUT) {
-                        doom(a, state == RANK_CUT ? error : NULL);
+                        if (state == RANK_CUT)
+                                doom_by(a, s->rank, error);
+                        else
+                                doom(a, NULL);
                         set_rank(a, s->rank, RANK_NONE);
                 }
                 if (row_in_flight(a, s->rank) && a->ranks[s->rank].seq >= untold)
@@ -522,14 +559,9 @@ void run_session_saver_lost(struct run *run, struct session *s, const struct cai
 
 /* ---- opening ---- */
 
-static void open_failed(struct run_attempt *a, const struct cairn_error *error) {
+/* Files could not be made, here or on another node: nobody waits for what cannot come. */
+static void note_not_opened(struct run_attempt *a, const struct cairn_error *error) {
         struct run *run = a->run;
-        /* A number that is taken: an agent before us got that far in this generation. */
-        if (error->status == CAIRN_ERR_EXISTS && run->open_failures < 1000) {
-                attempt_clear(run, a);
-                run->open_failures++;
-                return;
-        }
         run->open_after_ns = loop_now(&run->agent->loop) + pause_after(run->open_failures++);
         run->fenced = run->fenced || error->status == CAIRN_ERR_STALE;
         run->last_error = *error;
@@ -537,6 +569,21 @@ static void open_failed(struct run_attempt *a, const struct cairn_error *error) 
         outage_failed(run, a->number, error);
         group_tell_doom(run, a->number, error);
         demand_fail_all(run, error);
+}
+
+static void open_failed(struct run_attempt *a, const struct cairn_error *error) {
+        struct run *run = a->run;
+        char who[100] = "";
+        /* A number that is taken: an agent before us got that far in this generation. */
+        if (error->status == CAIRN_ERR_EXISTS && run->open_failures < 1000) {
+                attempt_clear(run, a);
+                run->open_failures++;
+                return;
+        }
+        if (run->group)
+                (void) snprintf(who, sizeof who, "node %.64s", group_node_name(run));
+        struct cairn_error e = named(who, error);
+        note_not_opened(a, &e);
         /* Its folder may be there, or part of its files. */
         discard(a);
 }
@@ -724,7 +771,12 @@ void attempts_heard_doom(struct run *run, uint32_t number, const struct cairn_er
         for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++)
                 if (run->open_wanted[i] == number)
                         run->open_wanted[i] = 0;
-        if (a && a->state != ATTEMPT_COMMITTING)
+        if (!a || a->state == ATTEMPT_COMMITTING || is_over(a))
+                return;
+        if (group_leads(run) && error && attempt_count(a, RANK_CUT) == 0) {
+                note_not_opened(a, error);
+                give_up(a, NULL);
+        } else
                 (group_leads(run) ? doom : give_up)(a, error);
 }
 

@@ -14,6 +14,7 @@ enum { STREAM_LINE_BYTES = 64, STREAM_BYTES_MIN = 4096, STREAM_AHEAD_BYTES = 204
 /* How much was copied since the word was last looked at. */
 struct chunk {
         struct control_page *page;
+        const struct copier_orders *orders;
         struct cut_word mine;
         uint64_t bytes;
 };
@@ -25,6 +26,9 @@ static int look(struct chunk *c, struct cairn_error *reterr) {
         if (!cut_copy_continue(c->page, c->mine))
                 return error_set(reterr, CAIRN_ERR_VOID, "copy the state", "",
                                  "the trainer went on: the copy took longer than the gate waits");
+        if (c->orders && c->orders->given_up(c->orders->context))
+                return error_set(reterr, CAIRN_ERR_VOID, "copy the state", "",
+                                 "its checkpoint was given up");
         c->bytes = 0;
         return 0;
 }
@@ -75,16 +79,16 @@ static int copy_tensor(struct chunk *c, struct staging *staging, uint64_t offset
 }
 
 static int copy_state(struct control_page *page, const struct source *source,
-                      struct staging *staging, const struct copier_hold *hold,
+                      struct staging *staging, const struct copier_orders *orders,
                       struct copied *copied, struct cairn_error *reterr) {
-        struct chunk chunk = {.page = page, .mine = copied->word};
+        struct chunk chunk = {.page = page, .orders = orders, .mine = copied->word};
         if (atomic_load(&page->seal_number) != source->seal)
                 return error_set(reterr, CAIRN_ERR_STALE, "copy the state", "",
                                  "the trainer sealed again; the new inventory has not arrived yet");
         TRY(host_state_read(source->host, source->payload_bytes, copied->word.seq, &copied->step,
                             copied->payload, reterr));
-        if (hold)
-                TRY(hold->wait(hold->context, copied, reterr));
+        if (orders && orders->hold)
+                TRY(orders->hold(orders->context, copied, reterr));
         TRY(look(&chunk, reterr));
         for (size_t i = 0; i < source->tensor_count; i++) {
                 const struct source_tensor *t = &source->tensors[i];
@@ -95,12 +99,12 @@ static int copy_state(struct control_page *page, const struct source *source,
 }
 
 int copier_take(struct control_page *page, const struct source *source, struct staging *staging,
-                bool demanded, const struct copier_hold *hold, struct copied *copied,
+                bool demanded, const struct copier_orders *orders, struct copied *copied,
                 struct cairn_error *reterr) {
         TRY(cut_copy_begin(page, demanded, &copied->word));
         staging_note(staging, STAGING_COPYING, copied->word, 0);
         struct cairn_error e = CAIRN_ERROR_INIT;
-        int r = copy_state(page, source, staging, hold, copied, &e);
+        int r = copy_state(page, source, staging, orders, copied, &e);
         if (r == 0 && cut_copy_end(page, copied->word) == 0) {
                 staging_note(staging, STAGING_HELD, copied->word, copied->step);
                 return 0;

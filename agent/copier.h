@@ -3,8 +3,9 @@
  * copier.h - take one cut by pull: claim the word, copy every tensor and the host state, hand the
  * word back. What was copied is a snapshot if and only if copier_take returns 0.
  *
- * Runs on the saver's main thread. The trainer may revoke the copy at any time (the gate); then it
- * is VOID, the staging's content is worthless, and nothing else has happened.
+ * Runs on the saver's main thread. The trainer may revoke the copy at any time (the gate), and
+ * cairnd may give its checkpoint up; then it is VOID, the staging's content is worthless, and
+ * nothing else has happened.
  */
 #ifndef CAIRN_AGENT_COPIER_H
 #define CAIRN_AGENT_COPIER_H
@@ -19,17 +20,20 @@ struct copied {
                 *payload; /* host values of this cut; source->payload_bytes; the caller's buffer */
 };
 
-/* Called between the claim and the first byte of a group's cut: the state stands still, and nothing
- * is copied before the other ranks are known to stand at the same step. Not 0: given up. */
-struct copier_hold {
-        int (*wait)(void *context, const struct copied *copied, struct cairn_error *reterr);
+/* What cairnd says meanwhile. `hold`, NULL but for a group's demanded cut, is called between the
+ * claim and the first byte: the state stands still, and nothing is copied before the other ranks
+ * are known to stand at the same step; not 0: given up. `given_up`, before each chunk: the
+ * checkpoint that it is for has failed elsewhere. */
+struct copier_orders {
+        int (*hold)(void *context, const struct copied *copied, struct cairn_error *reterr);
+        bool (*given_up)(void *context);
         void *context;
 };
 /* 0: a snapshot lies in staging. BUSY: nothing was asked for, or the trainer is in its update (its
  * end will ring). VOID: a copy was begun and given up; error says why. STALE: the state follows an
- * inventory that is not here; declined. `hold` may be NULL. */
+ * inventory that is not here; declined. `orders` may be NULL. */
 int copier_take(struct control_page *page, const struct source *source, struct staging *staging,
-                bool demanded, const struct copier_hold *hold, struct copied *copied,
+                bool demanded, const struct copier_orders *orders, struct copied *copied,
                 struct cairn_error *reterr);
 /* Bytes per second of copying a sample of the state; 0: there is nothing to copy. */
 uint64_t copier_probe(const struct source *source, struct staging *staging,

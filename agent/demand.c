@@ -253,13 +253,21 @@ void demand_heard(struct run *run, const Cairn__Peer__Demanded *m) {
 
 /* ---- what became of it ---- */
 
-static bool covers(const struct run *run, const struct run_attempt *a, const struct run_waiter *w) {
-        if (a->world != run->world || attempt_count(a, RANK_CUT) < run->world)
+/* No rank was cut before it was asked for. */
+static bool is_later(const struct run *run, const struct run_attempt *a,
+                     const struct run_waiter *w) {
+        if (a->world != run->world)
                 return false;
-        for (uint32_t i = 0; i < run->local_count; i++)
-                if (a->ranks[run->first_rank + i].seq < w->seq[i])
+        for (uint32_t i = 0; i < run->local_count; i++) {
+                const struct rank_cut *row = &a->ranks[run->first_rank + i];
+                if (row->state >= RANK_CUT && row->seq < w->seq[i])
                         return false;
+        }
         return true;
+}
+
+static bool covers(const struct run *run, const struct run_attempt *a, const struct run_waiter *w) {
+        return is_later(run, a, w) && attempt_count(a, RANK_CUT) == run->world;
 }
 
 void demand_committed(struct run *run, const struct run_attempt *a,
@@ -272,10 +280,17 @@ void demand_committed(struct run *run, const struct run_attempt *a,
         }
 }
 
+/* A rank may fail while others still copy: nobody waits in vain for what all were told to take. */
+static bool would_cover(const struct run *run, const struct run_attempt *a,
+                        const struct run_waiter *w) {
+        return covers(run, a, w) || (is_later(run, a, w) && attempt_count(a, RANK_CUT) > 0 &&
+                                     run->hold.attempt == a->number);
+}
+
 void demand_failed(struct run *run, const struct run_attempt *a, const struct cairn_error *error) {
         for (size_t i = 0; i < RUN_WAITER_COUNT_MAX; i++) {
                 struct run_waiter *w = &run->waiters[i];
-                if (!w->used || w->tagging || w->forwarded || !covers(run, a, w))
+                if (!w->used || w->tagging || w->forwarded || !would_cover(run, a, w))
                         continue;
                 /* Nobody's fault, or ranks that were not level: asked again within its time. */
                 if (error && error->status != CAIRN_ERR_MISMATCH && error->status != CAIRN_ERR_PEER)

@@ -69,6 +69,10 @@ bool group_node_local(const struct run *run) {
         return run->group && run->group->is_local;
 }
 
+const char *group_node_name(const struct run *run) {
+        return run->group ? run->group->self.node : "";
+}
+
 static void drop_links(struct group *g) {
         peer_free(g->leader);
         g->leader = NULL;

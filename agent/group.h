@@ -96,6 +96,8 @@ struct group_node *group_node_of(const struct group *g, const struct peer_link *
 struct group_node *group_node_at(const struct group *g, uint32_t rank);
 /* Is this a rank of another node, and the group whole? */
 bool group_has(const struct run *run, uint32_t rank);
+/* This node, as the group knows it; "" without one. */
+const char *group_node_name(const struct run *run);
 /* Does this agent decide about attempts? True for a run of one node. */
 bool group_leads(const struct run *run);
 

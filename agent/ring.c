@@ -123,26 +123,31 @@ static void settle(struct ring *r, uint64_t bytes, bool good) {
         wake_main(r);
 }
 
-static void fail_job(struct ring *r, const char *operation, int status, int error_number,
-                     uint32_t file, uint64_t offset) {
-        if (!operation)
-                operation = r->direction == RING_WRITE ? "write data" : "read data";
+/* The first error tells why. */
+static void doom_job(struct ring *r, const struct cairn_error *error, uint32_t file) {
         (void) pthread_mutex_lock(&r->mutex);
-        if (!atomic_load(&r->failed)) { /* the first one tells why */
-                r->error = (struct cairn_error) CAIRN_ERROR_INIT;
-                if (error_number)
-                        (void) error_set_errno_at(&r->error, error_number, operation, "data file",
-                                                  offset);
-                else
-                        (void) error_set(&r->error, status, operation, "data file",
-                                         "the file ends at byte %llu: it is shorter than the "
-                                         "checkpoint says",
-                                         (unsigned long long) offset);
-                r->error.offset = offset;
+        if (!atomic_load(&r->failed)) {
+                r->error = *error;
                 r->error_file = file;
         }
         (void) pthread_mutex_unlock(&r->mutex);
         atomic_store(&r->failed, true);
+}
+
+static void fail_job(struct ring *r, const char *operation, int status, int error_number,
+                     uint32_t file, uint64_t offset) {
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        if (!operation)
+                operation = r->direction == RING_WRITE ? "write data" : "read data";
+        if (error_number)
+                (void) error_set_errno_at(&error, error_number, operation, "data file", offset);
+        else
+                (void) error_set(&error, status, operation, "data file",
+                                 "the file ends at byte %llu: it is shorter than the checkpoint "
+                                 "says",
+                                 (unsigned long long) offset);
+        error.offset = offset;
+        doom_job(r, &error, file);
 }
 
 static void stop_direct(struct ring *r, uint32_t file, int error_number) {
@@ -789,6 +794,12 @@ int ring_reserve(struct ring *r, uint32_t file, uint64_t bytes) {
 
 int ring_sync(struct ring *r, uint32_t file) {
         return call(r, MESSAGE_SYNC, file, 0);
+}
+
+void ring_drop(struct ring *r) {
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        (void) error_set(&error, CAIRN_ERR_VOID, "write data", "data file", "it is not wanted");
+        doom_job(r, &error, 0);
 }
 
 int ring_end(struct ring *r, uint64_t deadline_ns, struct cairn_error *reterr) {

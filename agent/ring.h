@@ -77,6 +77,9 @@ bool ring_idle(const struct ring *ring);
 /* API unless ring_idle. Where the file system cannot reserve that is no failure. */
 int ring_reserve(struct ring *ring, uint32_t file, uint64_t bytes);
 int ring_sync(struct ring *ring, uint32_t file);
+/* The job is not wanted any more: what storage has not in hand is dropped, as after an error.
+ * ring_end says VOID then. */
+void ring_drop(struct ring *ring);
 /* The files are let go of by the I/O thread, soon after. */
 int ring_end(struct ring *ring, uint64_t deadline_ns, struct cairn_error *reterr);
 /* Of a job that failed: the file (its number in ring_begin) that the error is about. */

@@ -35,6 +35,8 @@ struct saver {
         int data_fd, manifest_fd;
         uint64_t take_seq; /* a cut at or after it is wanted; valid while take_wanted */
         bool take_wanted;
+        /* While a cut is copied and written: no further order is looked at; it is not wanted. */
+        bool orders_wait, given_up;
         bool hold; /* it is a group's: held until all ranks are, at hold_step or later */
         int64_t hold_step;
         struct saver_ending ending; /* the trainer's: all later cuts are post-mortem */
@@ -122,16 +124,48 @@ static void clear_event(const struct saver *s) {
         (void) !read(s->event_fd, &count, sizeof count);
 }
 
-/* writer and reader wait here: requests are declined meanwhile, and a hang-up ends the work. */
+/* A look at what comes next, without taking it; false: nothing did in time. */
+static bool next_order(const struct saver *s, int timeout_ms, struct saver_message *ret) {
+        struct pollfd p = {.fd = s->socket, .events = POLLIN};
+        *ret = (struct saver_message){.verb = SAVER_DISARM}; /* of nobody: the agent is gone */
+        if (poll(&p, 1, timeout_ms) <= 0)
+                return false;
+        (void) !recv(s->socket, ret, sizeof *ret, MSG_PEEK | MSG_DONTWAIT);
+        return true;
+}
+
+static int dispatch(struct saver *s, const struct saver_message *m, struct wire_fds *fds);
+
+/* Orders that arrive while a cut is copied or written. What only notes a wish for later is done at
+ * once; any other is the main loop's, and the first of them ends the looking. */
+static bool is_given_up(void *context) {
+        struct saver *s = context;
+        struct saver_message m;
+        while (!s->orders_wait && next_order(s, 0, &m)) {
+                struct wire_fds none = WIRE_FDS_INIT;
+                bool at_once = m.verb == SAVER_RELEASE ||
+                               (m.verb == SAVER_TAKE && m.ending.kind == ENDING_ALIVE);
+                s->given_up = m.verb == SAVER_DISARM;
+                s->orders_wait =
+                        !at_once || receive_message(s, &m, &none) < 0 || dispatch(s, &m, &none) < 0;
+        }
+        return s->given_up;
+}
+
+/* writer and reader wait here, without a ring_fd not at all: requests are declined meanwhile, what
+ * is given up is dropped, and a hang-up ends the work. */
 static int wait_for_ring(void *context, int ring_fd) {
         struct saver *s = context;
+        short orders = s->orders_wait ? POLLRDHUP : POLLIN | POLLRDHUP;
         struct pollfd fds[] = {{.fd = ring_fd, .events = POLLIN},
                                {.fd = s->event_fd, .events = POLLIN},
-                               {.fd = s->socket, .events = POLLRDHUP}};
-        uint64_t count;
-        (void) poll(fds, 3, clock_poll_timeout(&clock_system, clock_now(&clock_system) + WAIT_NS));
+                               {.fd = s->socket, .events = orders}};
+        uint64_t count, wait_ns = ring_fd < 0 ? 0 : WAIT_NS;
+        (void) poll(fds, 3, clock_poll_timeout(&clock_system, clock_now(&clock_system) + wait_ns));
         if (fds[2].revents & (POLLHUP | POLLRDHUP | POLLERR))
                 return -1;
+        if ((fds[2].revents & POLLIN) && is_given_up(s))
+                ring_drop(s->ring);
         if (fds[1].revents) {
                 clear_event(s);
                 decline_if_due(s);
@@ -199,6 +233,7 @@ static int write_cut(struct saver *s, const struct copied *copied) {
         if (m.status < 0)
                 s->any_valid = false; /* cairnd may ask for this very cut again */
         add_warning(s, &m);
+        s->orders_wait = true;
         disarm(s);
         return send_result(s, &m);
 }
@@ -222,18 +257,8 @@ static bool may_claim(struct saver *s) {
         return s->claim_count++ < CUT_CLAIMS_PER_SEQ_MAX;
 }
 
-/* A look at what comes next, without taking it: any order but GO is carried out by the main loop,
- * after the state was let go of. */
-static enum saver_verb next_verb(const struct saver *s, int timeout_ms) {
-        struct pollfd p = {.fd = s->socket, .events = POLLIN};
-        struct saver_message m = {.verb = SAVER_RELEASE};
-        if (poll(&p, 1, timeout_ms) <= 0)
-                return 0;
-        (void) !recv(s->socket, &m, sizeof m, MSG_PEEK | MSG_DONTWAIT);
-        return m.verb;
-}
-
-/* All ranks must stand at one step before any copies (copier.h). */
+/* All ranks must stand at one step before any copies (copier.h). Any order but GO is carried out by
+ * the main loop, after the state was let go of. */
 static int wait_for_go(void *context, const struct copied *copied, struct cairn_error *reterr) {
         struct saver *s = context;
         struct saver_message m = {.verb = SAVER_HELD,
@@ -244,11 +269,11 @@ static int wait_for_go(void *context, const struct copied *copied, struct cairn_
         uint64_t deadline_ns = clock_now(&clock_system) + SAVER_HOLD_NS;
         TRY(send_message(s, &m));
         while (clock_now(&clock_system) < deadline_ns && cut_copy_continue(s->page, copied->word)) {
-                enum saver_verb verb = next_verb(s, HOLD_LOOK_MS);
                 struct wire_fds fds = WIRE_FDS_INIT;
-                if (verb == SAVER_GO)
+                bool is_told = next_order(s, HOLD_LOOK_MS, &m);
+                if (is_told && m.verb == SAVER_GO)
                         return receive_message(s, &m, &fds);
-                if (verb)
+                if (is_told)
                         break;
         }
         return error_set(reterr, CAIRN_ERR_VOID, "hold the state", s->setup.run,
@@ -276,19 +301,21 @@ static int try_cut(struct saver *s) {
         }
         struct saver_message m = {.error = CAIRN_ERROR_INIT, .attempt = s->attempt};
         struct copied copied = {.payload = s->payload};
-        const struct copier_hold go = {.wait = wait_for_go, .context = s};
-        const struct copier_hold *hold = s->take_wanted && s->hold ? &go : NULL;
-        int r = copier_take(s->page, &s->source, &s->staging, s->take_wanted, hold, &copied,
+        struct copier_orders orders = {.given_up = is_given_up, .context = s};
+        if (s->take_wanted && s->hold)
+                orders.hold = wait_for_go;
+        s->orders_wait = s->given_up = false;
+        int r = copier_take(s->page, &s->source, &s->staging, s->take_wanted, &orders, &copied,
                             &m.error);
         if (r == CAIRN_ERR_BUSY && !will_ring(s))
-                r = copier_take(s->page, &s->source, &s->staging, true, hold, &copied, &m.error);
+                r = copier_take(s->page, &s->source, &s->staging, true, &orders, &copied, &m.error);
         if (r == CAIRN_ERR_BUSY)
                 return 0; /* inside an update: its end rings */
         m.seq = copied.word.seq;
         m.status = r;
         if (r < 0) {
                 m.verb = SAVER_VOID;
-                m.hold = hold != NULL;
+                m.hold = orders.hold != NULL;
                 s->take_wanted = false; /* cairnd asks again where somebody still waits */
                 return send_message(s, &m);
         }
@@ -390,7 +417,8 @@ static int on_arm(struct saver *s, const struct saver_message *m, struct wire_fd
 static int on_disarm(struct saver *s, const struct saver_message *m) {
         struct saver_message reply = {
                 .verb = SAVER_DISARMED, .error = CAIRN_ERROR_INIT, .attempt = m->attempt};
-        disarm(s);
+        if (s->attempt == m->attempt)
+                disarm(s);
         return send_message(s, &reply);
 }
 
@@ -562,8 +590,12 @@ static int serve(struct saver *s) {
 }
 
 int saver_main(int socket) {
-        struct saver s = {
-                .socket = socket, .event_fd = -1, .data_fd = -1, .manifest_fd = -1, .plan_fd = -1};
+        struct saver s = {.orders_wait = true,
+                          .socket = socket,
+                          .event_fd = -1,
+                          .data_fd = -1,
+                          .manifest_fd = -1,
+                          .plan_fd = -1};
         struct cairn_error e = CAIRN_ERROR_INIT;
         const struct ring_options options = {.backend = RING_AUTO};
         worker_become("cairn-saver");

@@ -28,12 +28,14 @@
  *                                                      SAVER_VOID {seq, status}: still armed
  *                                                      SAVER_WRITTEN {status, step, bytes, uuid}:
  *                                                      data and manifest (temporary name) synced
- *   SAVER_DISARM                                       SAVER_DISARMED
+ *   SAVER_DISARM  {attempt}: give its files back; a    SAVER_DISARMED {attempt}, after the VOID
+ *                 copy or write under way is not wanted  (the copy) or WRITTEN {VOID} (the write)
  *   SAVER_RESTORE fds: plan, then SAVER_FILES          SAVER_RESTORED {status, bytes, ns}
  *                 fds: parcel of data files
  *
  * While a state is held any order but GO lets go of it first. A hold ends by itself after
- * SAVER_HOLD_NS, or when the gate's deadline expires.
+ * SAVER_HOLD_NS, or when the gate's deadline expires. A write that is given up ends with what
+ * storage has in hand, RING_DEPTH requests at most, or one sync: that cannot be called back.
  *
  * Storage that does not answer: a job whose transfers have not ended storage_timeout_ns
  * (SAVER_SETUP) and some time a byte after its begin is given up, and so is the saver: it says

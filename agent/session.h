@@ -149,6 +149,7 @@ bool session_settled(const struct session *s);
 /* For the run: hand out files, ask for a cut, take files back. */
 bool session_can_arm(const struct session *s);
 int session_arm(struct session *s, uint32_t attempt, int parcel);
+/* Also while they are copied or written to, which ends with run_session_void or _written then. */
 void session_disarm(struct session *s);
 void session_take(struct session *s, uint64_t seq);
 /* A group's cut (hold.h): claim and hold the state at `step` or later; then one of the others. */

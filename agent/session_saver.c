@@ -256,14 +256,14 @@ void session_saver_message(struct session *s, const struct saver_message *m, str
                 if (m->stuck)
                         saver_stuck(s);
                 break;
-        case SAVER_DISARMED: {
-                uint32_t attempt = s->armed_attempt;
+        case SAVER_DISARMED:
+                /* After the end of a write that was given up it may have other files by now. */
+                if (!m->attempt || m->attempt != s->armed_attempt)
+                        break;
                 s->armed_attempt = 0;
                 s->disarming = false;
-                if (attempt)
-                        run_session_disarmed(s->run, s, attempt);
+                run_session_disarmed(s->run, s, m->attempt);
                 break;
-        }
         case SAVER_RESTORED:
                 session_saver_restored(s, m);
                 if (m->stuck)
@@ -296,7 +296,7 @@ int session_arm(struct session *s, uint32_t attempt, int parcel) {
 void session_disarm(struct session *s) {
         struct saver_message m = session_message(s, SAVER_DISARM);
         m.attempt = s->armed_attempt;
-        if (!s->armed_attempt || s->disarming || s->writing)
+        if (!s->armed_attempt || s->disarming)
                 return;
         if (s->agent->ops->saver_send(s, &m, NULL, 0) == 0)
                 s->disarming = true;

@@ -31,6 +31,22 @@ struct writer {
         bool tensor_non_finite; /* it held a NaN or an infinity so far */
 };
 
+/* event_fd -1: does not wait. */
+static int wait_for(struct writer *w, int event_fd, struct cairn_error *reterr) {
+        if (w->job->wait(w->job->context, event_fd) < 0)
+                return error_set(reterr, CAIRN_ERR_PEER, "write checkpoint", w->job->run,
+                                 "the agent is gone");
+        if (clock_now(w->job->clock) >= w->job->deadline_ns)
+                return error_set(reterr, CAIRN_ERR_TIMEOUT, "write checkpoint", w->job->run,
+                                 "storage took %" PRIu64 " of %" PRIu64 " bytes in time",
+                                 ring_bytes_done(w->ring), w->source->image_bytes);
+        return 0;
+}
+
+static int wait_for_ring(struct writer *w, struct cairn_error *reterr) {
+        return wait_for(w, ring_event_fd(w->ring), reterr);
+}
+
 /* ---- preparing the image ---- */
 
 static void zero(struct writer *w, uint64_t from, uint64_t to) {
@@ -65,7 +81,7 @@ static int convert(struct writer *w, const struct source_tensor *t, struct cairn
 }
 
 /* The header, the conversions, and zeros wherever no tensor lies: a restore may have left bytes
- * there. */
+ * there. Ends early where the job has failed. */
 static int prepare_image(struct writer *w, struct cairn_error *reterr) {
         const struct source *s = w->source;
         struct data_header header = {.rank = w->job->rank, .generation = w->job->generation};
@@ -78,8 +94,12 @@ static int prepare_image(struct writer *w, struct cairn_error *reterr) {
         uint64_t end = DATA_BLOCK_BYTES;
         for (size_t i = 0; i < s->tensor_count; i++) {
                 const struct source_tensor *t = &s->tensors[i];
-                if (t->record->encoding || t->record->stored_dtype != t->record->runtime_dtype)
+                if (t->record->encoding || t->record->stored_dtype != t->record->runtime_dtype) {
+                        TRY(wait_for(w, -1, reterr));
+                        if (ring_failed(w->ring))
+                                return 0;
                         TRY(convert(w, t, reterr));
+                }
                 zero(w, end, t->offset);
                 end = t->offset + t->record->extents[0]->bytes;
         }
@@ -136,17 +156,6 @@ static void checksum_tensors(struct writer *w, uint64_t from, uint64_t to, uint3
         }
 }
 
-static int wait_for_ring(struct writer *w, struct cairn_error *reterr) {
-        if (w->job->wait(w->job->context, ring_event_fd(w->ring)) < 0)
-                return error_set(reterr, CAIRN_ERR_PEER, "write checkpoint", w->job->run,
-                                 "the agent is gone");
-        if (clock_now(w->job->clock) >= w->job->deadline_ns)
-                return error_set(reterr, CAIRN_ERR_TIMEOUT, "write checkpoint", w->job->run,
-                                 "storage took %" PRIu64 " of %" PRIu64 " bytes in time",
-                                 ring_bytes_done(w->ring), w->source->image_bytes);
-        return 0;
-}
-
 static int push(struct writer *w, uint64_t from, uint64_t to, struct cairn_error *reterr) {
         while (ring_push(w->ring, FILE_DATA, from, from, to - from) == CAIRN_ERR_BUSY)
                 TRY(wait_for_ring(w, reterr));
@@ -165,6 +174,7 @@ static int write_chunks(struct writer *w, struct cairn_error *reterr) {
         for (uint64_t chunk = 0; chunk < w->chunk_count && !ring_failed(w->ring); chunk++) {
                 uint64_t from = chunk * DATA_CHUNK_BYTES;
                 uint64_t to = from + DATA_CHUNK_BYTES < bytes ? from + DATA_CHUNK_BYTES : bytes;
+                TRY(wait_for(w, -1, reterr));
                 w->chunk_crcs[chunk] = crc32c(0, w->staging->base + from, to - from);
                 checksum_tensors(w, from, to, w->chunk_crcs[chunk]);
                 if (to - pushed >= RING_REQUEST_BYTES || to == bytes) {
@@ -204,6 +214,11 @@ static void name_place(const struct writer *w, struct cairn_error *e) {
 static void explain(const struct writer *w, struct cairn_error *e) {
         if (e->system_code)
                 name_place(w, e);
+        if (e->status == CAIRN_ERR_VOID)
+                (void) snprintf(e->message, sizeof e->message,
+                                "given up with its checkpoint after %" PRIu64 " of %" PRIu64
+                                " bytes",
+                                ring_bytes_done(w->ring), w->source->image_bytes);
         if (e->status != CAIRN_ERR_NOSPACE)
                 return;
         (void) snprintf(e->message, sizeof e->message,

@@ -10,8 +10,9 @@
  *
  * Runs on the saver's main thread; every call into storage is the I/O thread's. While it waits for
  * storage it calls `wait`, which serves the saver's other duties and returns when `ring_fd` is
- * readable or after a while; a negative result (the agent is gone) ends the writing. After that, or
- * after the deadline, the ring may be stuck (ring.h): nothing here may be used again then.
+ * readable or after a while (at once where it is -1); a negative result (the agent is gone) ends
+ * the writing. After that, or after the deadline, the ring may be stuck (ring.h): nothing here may
+ * be used again then. `wait` may also drop the job (ring_drop): the result is VOID.
  */
 #ifndef CAIRN_AGENT_WRITER_H
 #define CAIRN_AGENT_WRITER_H

@@ -4,7 +4,7 @@
  * ranks however many there are, whose every element is a function of its place and the step; and a
  * barrier before each update, in a file that all ranks map, in the place of exchanged gradients.
  *
- *     cairn run ... -- lockstep BARRIER LOG [--steps N] [--step-ms T]
+ *     cairn run ... -- lockstep BARRIER LOG [--steps N] [--step-ms T] [--elements N]
  *
  * Whatever a restore brings is compared element by element, so that a checkpoint of ranks at
  * different steps, a rank's part at another's place, or anything of a node that was given up is
@@ -22,14 +22,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { ELEMENTS = 100003, RANKS_AT_MOST = 64 };
+enum { RANKS_AT_MOST = 64 };
 
 struct lockstep {
         struct cairn *cairn;
         struct cairn_session session;
         const char *barrier, *log;
         int64_t steps, step_ms, samples;
-        uint64_t first, count;
+        uint64_t elements, first, count;
         uint32_t *data;
         _Atomic int64_t
                 *arrived; /* by rank: the step it wants to make; last: the one not to make */
@@ -120,8 +120,8 @@ static int begin(struct lockstep *l, struct cairn_report *report) {
         if (cairn_open(&o, &l->cairn) < 0 || cairn_session(l->cairn, &l->session) < 0)
                 return fail(l);
         uint32_t world = l->session.world, rank = l->session.rank;
-        l->first = (uint64_t) ELEMENTS * rank / world;
-        l->count = (uint64_t) ELEMENTS * (rank + 1) / world - l->first;
+        l->first = l->elements * rank / world;
+        l->count = l->elements * (rank + 1) / world - l->first;
         if (world > RANKS_AT_MOST || map_barrier(l) < 0)
                 return 70;
         if (cairn_alloc(l->cairn, l->count * sizeof *l->data, (void **) &l->data) < 0)
@@ -131,7 +131,7 @@ static int begin(struct lockstep *l, struct cairn_report *report) {
                                        .role = CAIRN_PARAMETER,
                                        .dtype = CAIRN_U32,
                                        .rank = 1,
-                                       .shape = {ELEMENTS},
+                                       .shape = {l->elements},
                                        .data = l->data,
                                        .sharded = world > 1,
                                        .flat_start = l->first,
@@ -149,7 +149,10 @@ static int begin(struct lockstep *l, struct cairn_report *report) {
 }
 
 int main(int argc, char **argv) {
-        struct lockstep l = {.session = {.size = sizeof l.session}, .steps = 100, .step_ms = 5};
+        struct lockstep l = {.session = {.size = sizeof l.session},
+                             .steps = 100,
+                             .step_ms = 5,
+                             .elements = 100003};
         struct cairn_report report;
         if (argc < 3)
                 return 64;
@@ -160,6 +163,8 @@ int main(int argc, char **argv) {
                         l.steps = strtoll(argv[i + 1], NULL, 10);
                 if (strcmp(argv[i], "--step-ms") == 0)
                         l.step_ms = strtoll(argv[i + 1], NULL, 10);
+                if (strcmp(argv[i], "--elements") == 0)
+                        l.elements = strtoull(argv[i + 1], NULL, 10);
         }
         int code = begin(&l, &report);
         if (code != 0)

@@ -101,7 +101,7 @@ ip link set to-c up
 after "a node hangs, and the one that was cut off has its link again" 4 "$generation"
 freeze d CONT
 now=$(last 3)
-wait_for 30 says "$work/d.out" 'start again with the others'
+wait_for 30 grep -Eq 'start again with the others' "$work/d.out"
 wait_for 30 reached 4 $((now + 60)) "$generation"
 try 0 '✓' "$cairn" verify job
 ok "it wakes up late and is refused; what is committed is whole"

@@ -69,7 +69,7 @@ took=$(($(now_ms) - started))
 ok "the leader's node hangs: the others go on from step $before or later, after $took ms"
 freeze a CONT
 woken=$(last 3)
-wait_for 20 says "$work/a.out" 'start again with the others'
+wait_for 20 grep -Eq 'start again with the others' "$work/a.out"
 wait_for 20 reached 3 4 $((woken + 60))
 # What it had written whole when it hung was committed by the next group, which began from there.
 before=$(sed -n 's/.*resumes step \([0-9]*\) .*/\1/p' "$work/d.out" | tail -n 1)

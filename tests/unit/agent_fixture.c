@@ -126,6 +126,16 @@ static void saver_done(struct fixture *f, size_t i, struct cut_word word) {
                                    .ending = f->savers[i].ending});
 }
 
+static void saver_let_go(struct fixture *f, size_t i) {
+        struct cut_word word = f->savers[i].word;
+        if (!f->savers[i].held)
+                return;
+        f->savers[i].held = f->savers[i].release = f->savers[i].go = false;
+        cut_copy_abandon(f->savers[i].session->page, word);
+        say(f, i,
+            (struct saver_message){.verb = SAVER_VOID, .status = CAIRN_ERR_VOID, .seq = word.seq});
+}
+
 /* Claims for a group's cut, waits for the word to go, or lets go. */
 static void saver_hold(struct fixture *f, size_t i) {
         struct control_page *page = f->savers[i].session->page;
@@ -133,17 +143,15 @@ static void saver_hold(struct fixture *f, size_t i) {
         if (f->savers[i].held) {
                 struct cut_word word = f->savers[i].word;
                 bool lost = !cut_copy_continue(page, word);
+                if (f->savers[i].go && !lost && f->savers[i].holds_copy)
+                        return;
                 if (f->savers[i].go && !lost) {
                         f->savers[i].held = f->savers[i].hold = f->savers[i].go = false;
                         MUST(cut_copy_end(page, word) == 0);
                         saver_done(f, i, word);
                 } else if (f->savers[i].release || lost) {
-                        f->savers[i].held = f->savers[i].release = false;
                         f->savers[i].hold = f->savers[i].hold && !lost;
-                        cut_copy_abandon(page, word);
-                        say(f, i,
-                            (struct saver_message){
-                                    .verb = SAVER_VOID, .status = CAIRN_ERR_VOID, .seq = word.seq});
+                        saver_let_go(f, i);
                 }
         } else if (step < f->savers[i].hold_step)
                 cut_request_next(page);
@@ -179,21 +187,19 @@ static void saver_cut(struct fixture *f, size_t i) {
         saver_done(f, i, word);
 }
 
-static void saver_write(struct fixture *f, size_t i) {
+static void saver_write(struct fixture *f, size_t i, int status) {
         struct saver_message m = {.verb = SAVER_WRITTEN,
                                   .attempt = f->savers[i].attempt,
-                                  .status = f->write_status,
+                                  .status = status,
                                   .step = f->savers[i].step,
                                   .bytes = 4096,
                                   .duration_ns = 1000,
                                   .error = CAIRN_ERROR_INIT};
-        if (f->write_status)
-                (void) error_set(&m.error, f->write_status, "write data", "rank", "test");
+        if (status)
+                (void) error_set(&m.error, status, "write data", "rank", "test");
         f->savers[i].cut = false;
         m.stuck = f->write_stuck;
         f->write_stuck = false;
-        if (!f->writes_fail)
-                f->write_status = 0;
         say(f, i, m);
 }
 
@@ -219,15 +225,25 @@ static void saver_turn(void *context) {
                                                    .bytes = f->image_bytes ? f->image_bytes : 8192,
                                                    .count = 1,
                                                    .rate_bytes_per_sec = GiB});
+                } else if (f->savers[i].disarm && f->savers[i].cut) {
+                        saver_write(f, i, CAIRN_ERR_VOID);
                 } else if (f->savers[i].disarm) {
-                        f->savers[i].disarm = f->savers[i].armed = false;
-                        say(f, i, (struct saver_message){.verb = SAVER_DISARMED});
+                        f->savers[i].disarm = false;
+                        saver_let_go(f, i);
+                        if (f->savers[i].disarm_attempt == f->savers[i].attempt)
+                                f->savers[i].armed = false;
+                        say(f, i,
+                            (struct saver_message){.verb = SAVER_DISARMED,
+                                                   .attempt = f->savers[i].disarm_attempt});
                 } else if (f->savers[i].armed && (f->savers[i].hold || f->savers[i].held))
                         saver_hold(f, i);
                 else if (f->savers[i].armed)
                         saver_cut(f, i);
-                else if (f->savers[i].cut && !f->saver_holds_write)
-                        saver_write(f, i);
+                else if (f->savers[i].cut && !f->saver_holds_write && !f->savers[i].holds_write) {
+                        saver_write(f, i, f->write_status);
+                        if (!f->writes_fail)
+                                f->write_status = 0;
+                }
         }
 }
 
@@ -282,6 +298,7 @@ static int saver_send(struct session *s, const struct saver_message *m, const in
                 break;
         case SAVER_DISARM:
                 f->savers[i].disarm = true;
+                f->savers[i].disarm_attempt = m->attempt;
                 break;
         default:
                 break;

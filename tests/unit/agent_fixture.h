@@ -54,7 +54,9 @@ struct fixture {
         struct {
                 struct session *session;
                 bool ready, ended, armed, cut, sealed, disarm;
-                uint32_t attempt;
+                bool holds_write; /* as above, this one alone */
+                bool holds_copy;  /* a group's cut that may go is not copied */
+                uint32_t attempt, disarm_attempt;
                 uint64_t take;
                 bool hold, held, go, release; /* of a group's cut */
                 int64_t hold_step;

@@ -136,6 +136,59 @@ static void test_gate_wins(void **state) {
         expect_committed(9);
 }
 
+static void expect_failed(int status, const char *who) {
+        const Cairn__Control__Envelope *reply = fixture_receive(&f, tool);
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        assert_non_null(reply);
+        assert_non_null(reply->failure);
+        wire_failure_read(reply->failure, &e);
+        assert_int_equal(e.status, status);
+        assert_non_null(strstr(e.message, who));
+}
+
+/* One rank finds no room: the other's write is given up at once, whoever waits hears which one it
+ * was, and the next cut works. */
+static void test_failed_rank_frees_the_other(void **state) {
+        (void) state;
+        f.savers[1].holds_write = true;
+        f.write_status = CAIRN_ERR_NOSPACE;
+        fixture_update(&f, &t[0], 7, false);
+        fixture_update(&f, &t[1], 7, false);
+        demand(30 * NSEC_PER_SEC);
+        expect_failed(CAIRN_ERR_NOSPACE, "rank 0: ");
+        fixture_run_ms(&f, 50);
+        assert_false(f.savers[1].cut);
+        assert_int_equal(run()->attempts_failed, 1);
+        assert_int_equal(fixture_count(&f, STORE_DISCARD), 1);
+        assert_non_null(strstr(run()->last_error.message, "rank 0: "));
+        assert_int_equal(fixture_session(&f, 1)->last_error.status, 0);
+        /* Both are armed, each with the files of the next attempt. */
+        assert_true(f.savers[0].armed && f.savers[1].armed);
+        assert_int_equal(f.savers[0].attempt, f.savers[1].attempt);
+        f.savers[1].holds_write = false;
+        run()->attempts_failed = 0;
+        demand(30 * NSEC_PER_SEC);
+        expect_committed(7);
+}
+
+/* It fails while the other has not even copied. */
+static void test_failed_rank_is_first(void **state) {
+        (void) state;
+        f.write_status = CAIRN_ERR_NOSPACE;
+        f.savers[1].holds_copy = true;
+        fixture_update(&f, &t[0], 7, false);
+        fixture_update(&f, &t[1], 7, false);
+        demand(30 * NSEC_PER_SEC);
+        expect_failed(CAIRN_ERR_NOSPACE, "rank 0: ");
+        fixture_run_ms(&f, 50);
+        assert_int_equal(phase(1), CUT_STABLE); /* its gate is open again */
+        assert_true(f.savers[0].armed && f.savers[1].armed);
+        f.savers[1].holds_copy = false;
+        run()->attempts_failed = 0;
+        demand(30 * NSEC_PER_SEC);
+        expect_committed(7);
+}
+
 /* One rank's request alone: the other stands at the same step and follows. */
 static void test_follows(void **state) {
         (void) state;
@@ -174,6 +227,8 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_uneven, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_never_level, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_gate_wins, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_failed_rank_frees_the_other, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_failed_rank_is_first, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_follows, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_went_on, setup, teardown),
         };

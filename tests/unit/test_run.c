@@ -511,9 +511,11 @@ static void test_failing_writes_pause(void **state) {
         reply = fixture_receive(&f, tool);
         assert_int_equal(reply->body_case, BODY(SNAPSHOT_REPLY));
         assert_int_equal(reply->snapshot_reply->step, step);
-        fixture_run_ms(&f, 50);
+        for (int i = 0; i < 1000 && !f.savers[0].armed; i++)
+                fixture_run_ms(&f, 5);
         fixture_update(&f, &t, ++step, true);
-        fixture_run_ms(&f, 50);
+        for (int i = 0; i < 1000 && atomic_load(&t.page->committed_step) != step; i++)
+                fixture_run_ms(&f, 5);
         assert_int_equal(atomic_load(&t.page->committed_step), step);
 }
 

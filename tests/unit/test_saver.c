@@ -751,6 +751,42 @@ static void test_kill_in_mid_write(void **state) {
         arena_done(&arena);
 }
 
+/* cairnd gives a checkpoint up: what is being copied, or written, ends at once, and the files of
+ * the next attempt are taken. A wish that was sent before is not in the way. */
+static void test_given_up(void **state) {
+        start_saver("copy-chunk:2:delay:300,data-write:2:delay:300");
+        arm(1);
+        uint64_t seq = update(true);
+        while (cut_read(s.page).phase != CUT_COPYING)
+                clock_system.sleep_ns(NULL, NSEC_PER_MSEC);
+        send_verb((struct saver_message){.verb = SAVER_DISARM, .attempt = 1}, NULL, 0);
+        assert_int_equal(expect(SAVER_VOID).status, CAIRN_ERR_VOID);
+        assert_int_equal(cut_read(s.page).phase, CUT_STABLE);
+        assert_int_equal(expect(SAVER_DISARMED).attempt, 1);
+
+        demand(seq);
+        arm(2);
+        assert_int_equal(expect(SAVER_CUT).seq, seq);
+        demand(seq + 1);
+        send_verb((struct saver_message){.verb = SAVER_DISARM, .attempt = 2}, NULL, 0);
+        struct saver_message m = expect(SAVER_WRITTEN);
+        assert_int_equal(m.status, CAIRN_ERR_VOID);
+        assert_non_null(strstr(m.error.message, "given up"));
+        assert_int_equal(expect(SAVER_DISARMED).attempt, 2);
+
+        arm(3);
+        seq = update(true);
+        assert_int_equal(expect(SAVER_CUT).seq, seq);
+        m = expect(SAVER_WRITTEN);
+        assert_int_equal(m.status, 0);
+        send_verb((struct saver_message){.verb = SAVER_DISARM, .attempt = 3}, NULL, 0);
+        arm(4); /* not of the files that it gets next */
+        assert_int_equal(expect(SAVER_DISARMED).attempt, 3);
+        seq = update(true);
+        assert_int_equal(expect(SAVER_CUT).seq, seq);
+        assert_int_equal(expect(SAVER_WRITTEN).status, 0);
+}
+
 /* Storage that does not answer: nobody waits for it for ever, the trainer not at all, and the saver
  * goes, for its staging and its files may still be written from and to. */
 static void test_stuck_storage_ends_it(void **state) {
@@ -815,11 +851,17 @@ static void test_overflow_falls_back(void **state) {
 int main(void) {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
         const struct CMUnitTest tests[] = {
-                TEST(test_round_trip),          TEST(test_unarmed_declines),
-                TEST(test_void_copies),         TEST(test_unknown_seal_is_declined),
-                TEST(test_failed_writes),       TEST(test_kill_in_mid_write),
-                TEST(test_overflow_falls_back), TEST(test_hold),
-                TEST(test_other_slabs),         TEST(test_stuck_storage_ends_it),
+                TEST(test_round_trip),
+                TEST(test_unarmed_declines),
+                TEST(test_void_copies),
+                TEST(test_unknown_seal_is_declined),
+                TEST(test_failed_writes),
+                TEST(test_kill_in_mid_write),
+                TEST(test_overflow_falls_back),
+                TEST(test_hold),
+                TEST(test_other_slabs),
+                TEST(test_stuck_storage_ends_it),
+                TEST(test_given_up),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
