@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Descriptors for a restore. Checked here: digests, agreement, lengths and headers; the data's
+ * Descriptors for a restore. Checked here: the digest of INDEX, lengths and headers; the data's
  * checksums are checked by whoever reads it.
  */
 #include "agent/restore.h"
 #include "agent/commit.h"
 #include "base/cleanup.h"
+#include "format/crc32c.h"
 #include "format/wire.h"
 
 #include <errno.h>
@@ -90,6 +91,8 @@ static int read_record(struct store *store, const char *checkpoint, struct check
                 place->step = h->step;
                 place->generation = h->generation;
                 place->world = h->world;
+                place->index_crc32c = record.commit->index_crc32c;
+                place->index_bytes = record.commit->index_bytes;
                 (void) snprintf(place->run, sizeof place->run, "%.*s", (int) h->run.len,
                                 h->run.len ? (const char *) h->run.data : "");
                 r = name_check_run(place->run, reterr) < 0 ? CAIRN_ERR_CORRUPT : 0;
@@ -139,6 +142,10 @@ static int copy_index(struct store *store, const struct checkpoint_place *place,
                              UINT64_C(1) << RESTORE_INDEX_BYTES_MAX_SHIFT, &bytes, &bytes_count,
                              reterr);
         TRY(checkpoint_missing(store->io, place->run_fd, place->name, r, reterr));
+        if (bytes_count != place->index_bytes ||
+            crc32c(0, bytes, bytes_count) != place->index_crc32c)
+                return error_set(reterr, CAIRN_ERR_CORRUPT, "check digest", path,
+                                 "the file is not the one that was committed");
         TRY(wire_memfd_create("cairn-index", bytes_count, &memfd, reterr));
         TRY(io_write_all(&io_system, memfd, bytes, bytes_count, 0, path, reterr));
         TRY(wire_memfd_seal(memfd, F_SEAL_WRITE, reterr));
@@ -150,17 +157,14 @@ int restore_open_index(struct store *store, const char *run, const char *checkpo
                        int *ret_index_memfd, uint32_t *ret_world, struct scan_node *ret_here,
                        struct cairn_error *reterr) {
         struct checkpoint_place place;
-        struct verify_result result;
 
         TRY(checkpoint_place_open(store, run, checkpoint, &place, reterr));
-        int r = checkpoint_check(store->io, place.run_fd, place.name, place.run, false, &result,
-                                 reterr);
+        int r = checkpoint_here(store->io, place.run_fd, place.generation, place.world, ret_here,
+                                reterr);
         if (r == 0)
                 r = copy_index(store, &place, ret_index_memfd, reterr);
-        if (r == 0) {
+        if (r == 0)
                 *ret_world = place.world;
-                *ret_here = result.here;
-        }
         checkpoint_place_done(store, &place);
         return r;
 }
@@ -209,8 +213,10 @@ int restore_open_files(struct store *store, const char *run, const char *checkpo
                               "it has %" PRIu32 " ranks", place.world);
         for (; r == 0 && opened < count; opened += r == 0)
                 r = open_data(store, &place, first + opened, &ret_fds[opened], reterr);
-        while (r < 0 && opened > 0)
+        while (r < 0 && opened > 0) {
                 close_fd(store->io, ret_fds[--opened]);
+                ret_fds[opened] = -1;
+        }
         checkpoint_place_done(store, &place);
         return r;
 }

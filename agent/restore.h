@@ -15,13 +15,17 @@ struct checkpoint_place {
         int64_t step;
         uint64_t generation;
         uint32_t world;
+        uint32_t index_crc32c; /* of the whole INDEX */
+        uint64_t index_bytes;
 };
 /* NOTFOUND if it names nothing. Reads COMMIT only. */
 int checkpoint_place_open(struct store *store, const char *run, const char *checkpoint,
                           struct checkpoint_place *ret, struct cairn_error *reterr);
 void checkpoint_place_done(struct store *store, struct checkpoint_place *place);
 
-/* INDEX as a sealed memfd, after checkpoint_check, and whose data files are here. */
+/* INDEX as a sealed memfd, if it is the one that COMMIT names, and whose data files are here.
+ * Whether the manifests agree with it was proven by the commit and is again when a start chooses
+ * the checkpoint: each rank reads INDEX alone, for there may be thousands. */
 int restore_open_index(struct store *store, const char *run, const char *checkpoint,
                        int *ret_index_memfd, uint32_t *ret_world, struct scan_node *ret_here,
                        struct cairn_error *reterr);

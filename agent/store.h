@@ -169,7 +169,7 @@ int mark_exit(struct store_run *run, int code, const char *reason, int64_t step,
 
 /* ---- restore.c: descriptors for a restore ---- */
 /* INDEX bytes as a sealed memfd, data files of all ranks opened read-only (O_DIRECT where
- * possible). The checkpoint is checked (digests, headers) first. */
+ * possible). The digest of INDEX and the headers are checked first. */
 int restore_open(struct store *store, const char *run, const char *checkpoint, int *ret_index_memfd,
                  int *ret_data_fds, uint32_t fds_max, uint32_t *ret_world,
                  struct cairn_error *reterr);

@@ -7,6 +7,7 @@
 #include "format/crc32c.h"
 #include "format/dtype.h"
 #include "format/host_state.h"
+#include "format/layout.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -325,7 +326,6 @@ static void fill_head(const struct writer *w, Cairn__Format__Head *head,
         head->attempt = w->job->attempt;
         head->data_uuid = borrow(w->written->data_uuid, sizeof w->written->data_uuid);
         head->data_bytes = w->source->image_bytes;
-        head->tensor_count = w->source->inventory.tensor_count;
         for (size_t i = 0; i < w->source->tensor_count; i++)
                 head->tensor_bytes += w->source->tensors[i].record->extents[0]->bytes;
         head->time_ns = w->job->clock->realtime_ns(w->job->clock->context);
@@ -341,25 +341,45 @@ static void fill_head(const struct writer *w, Cairn__Format__Head *head,
         head->n_texts = inventory->n_texts;
 }
 
+/* The records that belong into this rank's manifest. */
+static int choose_tensors(struct writer *w, Cairn__Format__Head *head, Cairn__Format__Tensor ***ret,
+                          struct cairn_error *reterr) {
+        const struct file_content *inventory = &w->source->inventory;
+        Cairn__Format__Tensor **chosen =
+                arena_alloc(&w->arena, (inventory->tensor_count + 1) * sizeof(void *), 8);
+        if (!chosen)
+                return no_memory(reterr);
+        head->tensor_count = 0;
+        for (size_t i = 0; i < inventory->tensor_count; i++)
+                if (layout_in_manifest(inventory->tensors[i], w->job->rank))
+                        chosen[head->tensor_count++] = inventory->tensors[i];
+        if (w->job->world > 1)
+                head->replicated_digest = layout_digest_replicated(
+                        inventory->tensors, inventory->tensor_count, &head->replicated_count);
+        *ret = chosen;
+        return 0;
+}
+
 static int make_manifest(struct writer *w, void **ret, size_t *ret_bytes,
                          struct cairn_error *reterr) {
         Cairn__Format__Head head = CAIRN__FORMAT__HEAD__INIT;
         Cairn__Format__Ending ending = CAIRN__FORMAT__ENDING__INIT;
         Cairn__Format__State state = CAIRN__FORMAT__STATE__INIT, *states[] = {&state};
         Cairn__Format__ChunkCrcs crcs = CAIRN__FORMAT__CHUNK_CRCS__INIT, *crc_list[] = {&crcs};
-        const struct file_content *inventory = &w->source->inventory;
+        Cairn__Format__Tensor **tensors = NULL;
         fill_head(w, &head, &ending);
         state.rank = crcs.rank = w->job->rank;
         state.step = w->copied->step;
         state.seq = w->copied->word.seq;
         TRY(fill_state(w, &state, reterr));
         fill_true_steps(w, &state);
+        TRY(choose_tensors(w, &head, &tensors, reterr));
         crcs.crc32c = w->chunk_crcs;
         crcs.n_crc32c = w->chunk_count;
         const struct file_content manifest = {.kind = FILE_MANIFEST,
                                               .head = &head,
-                                              .tensors = inventory->tensors,
-                                              .tensor_count = inventory->tensor_count,
+                                              .tensors = tensors,
+                                              .tensor_count = head.tensor_count,
                                               .states = states,
                                               .state_count = 1,
                                               .chunk_crcs = crc_list,

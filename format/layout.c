@@ -168,6 +168,52 @@ int layout_elect_owners(const uint64_t *bytes, const char *const *names, size_t 
         return 0;
 }
 
+/* ---- what a manifest has ---- */
+
+bool layout_in_manifest(const Tensor *t, uint32_t rank) {
+        bool holds_nothing = t->shard && t->shard->flat && t->shard->flat_count == 0;
+        for (size_t i = 0; i < t->n_shape; i++)
+                holds_nothing = holds_nothing && t->shape[i] > 0;
+        return rank == 0 || t->n_extents > 0 || !(t->replicated || holds_nothing);
+}
+
+/* FNV-1a. */
+static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t count) {
+        for (const unsigned char *b = bytes; count > 0; count--)
+                hash = (hash ^ *b++) * UINT64_C(0x100000001b3);
+        return hash;
+}
+
+static uint64_t hash_number(uint64_t hash, uint64_t number) {
+        unsigned char bytes[8];
+        store_le64(bytes, number);
+        return hash_bytes(hash, bytes, sizeof bytes);
+}
+
+uint64_t layout_digest_replicated(Tensor *const *tensors, size_t count, uint64_t *ret_count) {
+        uint64_t sum = 0;
+        *ret_count = 0;
+        for (size_t i = 0; i < count; i++) {
+                const Tensor *t = tensors[i];
+                if (!t->replicated)
+                        continue;
+                uint64_t hash = hash_number(UINT64_C(0xcbf29ce484222325), t->name.len);
+                hash = hash_bytes(hash, t->name.data, t->name.len);
+                hash = hash_number(hash, t->role);
+                hash = hash_number(hash, t->runtime_dtype);
+                hash = hash_number(hash, t->mutates);
+                hash = hash_number(hash, t->has_true_step ? (uint64_t) t->true_step : 0);
+                hash = hash_number(hash, t->alias_of.len);
+                hash = hash_bytes(hash, t->alias_of.data, t->alias_of.len);
+                hash = hash_number(hash, t->n_shape);
+                for (size_t d = 0; d < t->n_shape; d++)
+                        hash = hash_number(hash, t->shape[d]);
+                sum += hash;
+                ++*ret_count;
+        }
+        return sum;
+}
+
 /* ---- coverage ---- */
 
 static const char *coverage_operation = "check coverage";

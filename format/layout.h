@@ -26,11 +26,22 @@ int layout_assign(struct file_content *inventory, uint32_t rank, struct arena *a
 int layout_elect_owners(const uint64_t *bytes, const char *const *names, size_t count,
                         uint32_t world, uint32_t *owners, struct cairn_error *reterr);
 
+/* Does the manifest of this rank have a record of the tensor? That of rank 0 has one of everything
+ * that it registered. The others leave out replicated tensors that another rank writes and sharded
+ * ones of which they hold nothing, for all ranks register those: in a world of thousands their
+ * records would be all but everything. */
+bool layout_in_manifest(const Cairn__Format__Tensor *t, uint32_t rank);
+/* What all ranks have to agree on of the replicated ones (name, role, type, shape, time of change,
+ * true step, tie): Head.replicated_digest, whatever their order. docs/FORMAT.md has the formula. */
+uint64_t layout_digest_replicated(Cairn__Format__Tensor *const *tensors, size_t count,
+                                  uint64_t *ret_count);
+
 /* Merge the manifests of ranks 0..world-1 into INDEX (tensors sorted, extents of all ranks, states,
  * chunk CRCs), and check what no manifest alone shows: same run, generation, step, attempt, world;
  * same record of a tensor everywhere (of a replicated one, whoever wrote it says how it is stored);
- * each tensor covered exactly once. The manifests are as file_read returned them, i.e. each is
- * checked in itself; file_write checks INDEX. Result in the arena; it points into the manifests. */
+ * the same replicated tensors registered by all; each tensor covered exactly once. The manifests
+ * are as file_read returned them, i.e. each is checked in itself; file_write checks INDEX. Result
+ * in the arena; it points into the manifests. */
 int layout_merge(struct file_content *const *manifests, uint32_t world, struct arena *arena,
                  struct file_content *ret_index, struct cairn_error *reterr);
 /* The coverage check alone (verify, reader): once, but for whole copies of a replicated tensor. */

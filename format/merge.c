@@ -95,6 +95,7 @@ static Cairn__Format__Head *merge_head(struct merge *m) {
         head->tensor_count = m->count;
         head->tensor_bytes = 0;
         head->non_finite_count = 0;
+        head->replicated_digest = head->replicated_count = 0;
         for (uint32_t rank = 0; rank < m->world; rank++) {
                 const Cairn__Format__Head *h = m->manifests[rank]->head;
                 bool worse = h->ending &&
@@ -215,6 +216,31 @@ static int merge_tensors(struct merge *m) {
         return 0;
 }
 
+/* A manifest leaves out what others wrote (layout_in_manifest): instead of the records themselves
+ * it says what they are together. */
+static int check_replicated(struct merge *m) {
+        const Cairn__Format__Head *first = m->manifests[0]->head;
+        uint64_t count, digest = layout_digest_replicated(m->tensors, m->count, &count);
+
+        for (uint32_t rank = 1; rank < m->world; rank++) {
+                const Cairn__Format__Head *h = m->manifests[rank]->head;
+                if (h->replicated_count != first->replicated_count ||
+                    h->replicated_digest != first->replicated_digest)
+                        return error_set(m->reterr, CAIRN_ERR_CORRUPT, "merge manifests",
+                                         "manifests",
+                                         "rank %" PRIu32 " has registered other replicated tensors "
+                                         "than rank 0: %" PRIu64 " of them, %" PRIu64 " there",
+                                         rank, h->replicated_count, first->replicated_count);
+        }
+        if (first->replicated_count == 0 ||
+            (count == first->replicated_count && digest == first->replicated_digest))
+                return 0;
+        return error_set(m->reterr, CAIRN_ERR_CORRUPT, "merge manifests", "manifests",
+                         "the ranks have registered %" PRIu64 " replicated tensors, their "
+                         "manifests have %" PRIu64 " or other ones",
+                         first->replicated_count, count);
+}
+
 /* ---- the rest ---- */
 
 static int merge_lists(struct merge *m, struct file_content *index) {
@@ -247,6 +273,7 @@ int layout_merge(struct file_content *const *manifests, uint32_t world, struct a
                                  "%" PRIu32 " ranks are not 1 to %d", world, RANK_COUNT_MAX);
         TRY(check_heads(&m));
         TRY(merge_tensors(&m));
+        TRY(check_replicated(&m));
         index.tensors = m.tensors;
         index.tensor_count = m.count;
         index.head = merge_head(&m);

@@ -62,11 +62,11 @@ int checkpoint_here(const struct io_ops *io, int run_dirfd, uint64_t generation,
         struct file_content claim;
         char name[NAME_BYTES];
 
+        arena_init(&arena, CLAIM_ARENA_BYTES_MAX);
         *ret = (struct scan_node){.ranks = world};
         TRY(node_read(io, run_dirfd, ret->node, reterr));
         if (!*ret->node)
                 return 0;
-        arena_init(&arena, CLAIM_ARENA_BYTES_MAX);
         name_generation(name, generation);
         TRY(file_load(io, run_dirfd, name, FILE_GENERATION, &arena, &claim, NULL, NULL, reterr));
         node_ranks(claim.generation, ret->node, &ret->first_rank, &ret->ranks);

@@ -362,6 +362,70 @@ static void test_merge(void **state) {
         }
 }
 
+/* Leaves out of the manifests what their ranks do not write, as a saver does. */
+static void trim(struct sample *r, uint32_t world) {
+        for (uint32_t rank = 0; rank < world; rank++) {
+                struct file_content *c = &r[rank].content;
+                size_t kept = 0;
+                c->head->replicated_digest = layout_digest_replicated(c->tensors, c->tensor_count,
+                                                                      &c->head->replicated_count);
+                for (size_t i = 0; i < c->tensor_count; i++)
+                        if (layout_in_manifest(c->tensors[i], rank))
+                                c->tensors[kept++] = c->tensors[i];
+                c->head->tensor_count = c->tensor_count = kept;
+        }
+}
+
+/* The index is the same, byte for byte. */
+static void test_merge_without_what_others_wrote(void **state) {
+        struct sample ranks[8];
+        struct file_content *manifests[8], index;
+
+        for (uint32_t world = 1; world <= 8; world++) {
+                void *bytes[2];
+                size_t count[2], records = 0;
+                make_ranks(ranks, manifests, world);
+                for (int i = 0; i < 2; i++) {
+                        assert_int_equal(
+                                layout_merge(manifests, world, &ranks[0].arena, &index, NULL), 0);
+                        assert_int_equal(file_write(&index, &bytes[i], &count[i], NULL), 0);
+                        trim(ranks, world);
+                }
+                assert_int_equal(count[0], count[1]);
+                assert_memory_equal(bytes[0], bytes[1], count[0]);
+                free(bytes[0]);
+                free(bytes[1]);
+                for (uint32_t rank = 0; rank < world; rank++)
+                        records += manifests[rank]->tensor_count;
+                assert_true(world == 1 || records < (size_t) 6 * world);
+                assert_int_equal(manifests[0]->tensor_count, 6);
+                done_ranks(ranks, world);
+        }
+}
+
+/* A part without elements is left out, but for rank 0; one of an empty tensor is not. */
+static void test_in_manifest(void **state) {
+        Cairn__Format__Shard shard = CAIRN__FORMAT__SHARD__INIT;
+        Tensor t = CAIRN__FORMAT__TENSOR__INIT;
+        uint64_t shape = 7;
+
+        t.shape = &shape;
+        t.n_shape = 1;
+        assert_true(layout_in_manifest(&t, 3)); /* a rank's own, whatever it is */
+        t.shard = &shard;
+        shard.flat = true;
+        assert_false(layout_in_manifest(&t, 3));
+        assert_true(layout_in_manifest(&t, 0));
+        shape = 0;
+        assert_true(layout_in_manifest(&t, 3));
+        t.shard = NULL;
+        t.replicated = true;
+        assert_false(layout_in_manifest(&t, 3));
+        assert_true(layout_in_manifest(&t, 0));
+        t.n_extents = 1;
+        assert_true(layout_in_manifest(&t, 3));
+}
+
 static int spoil_count;
 static int merge_spoiled(void (*spoil)(struct sample *ranks), const char *word) {
         struct sample ranks[3];
@@ -416,6 +480,26 @@ static void spoil_flat(struct sample *r) {
         r[1].content.tensors[2]->extents[0]->shard->flat_start++;
 }
 
+static void spoil_registered(struct sample *r) {
+        trim(r, 3);
+        r[2].content.head->replicated_digest++;
+}
+static void spoil_registered_count(struct sample *r) {
+        trim(r, 3);
+        r[1].content.head->replicated_count--;
+}
+/* Each rank takes another one for the owner: nobody's manifest has it. */
+static void spoil_lost(struct sample *r) {
+        trim(r, 3);
+        for (size_t i = 0; i < 3; i++) {
+                struct file_content *c = &r[i].content;
+                for (size_t k = 0; k < c->tensor_count; k++)
+                        if (c->tensors[k]->name.len == 3 &&
+                            memcmp(c->tensors[k]->name.data, "wte", 3) == 0)
+                                c->tensors[k--] = c->tensors[--c->tensor_count];
+        }
+}
+
 static void test_merge_refuses(void **state) {
         assert_int_equal(merge_spoiled(spoil_step, "another step"), CAIRN_ERR_CORRUPT);
         assert_int_equal(merge_spoiled(spoil_generation, "another generation"), CAIRN_ERR_CORRUPT);
@@ -429,6 +513,12 @@ static void test_merge_refuses(void **state) {
         assert_int_equal(merge_spoiled(spoil_truth, "another true step"), CAIRN_ERR_CORRUPT);
         assert_int_equal(merge_spoiled(spoil_owner, "no rank has written it"), CAIRN_ERR_CORRUPT);
         assert_int_equal(merge_spoiled(spoil_flat, "covered by no rank"), CAIRN_ERR_CORRUPT);
+        assert_int_equal(merge_spoiled(spoil_registered, "rank 2 has registered other replicated"),
+                         CAIRN_ERR_CORRUPT);
+        assert_int_equal(
+                merge_spoiled(spoil_registered_count, "rank 1 has registered other replicated"),
+                CAIRN_ERR_CORRUPT);
+        assert_int_equal(merge_spoiled(spoil_lost, "their manifests have"), CAIRN_ERR_CORRUPT);
 }
 
 /* A replica that fell back stores f32 where the others only say bf16 was asked for. */
@@ -471,6 +561,8 @@ int main(void) {
                 cmocka_unit_test(test_blocks),
                 cmocka_unit_test(test_many_blocks_are_fast),
                 cmocka_unit_test(test_merge),
+                cmocka_unit_test(test_merge_without_what_others_wrote),
+                cmocka_unit_test(test_in_manifest),
                 cmocka_unit_test(test_merge_refuses),
                 cmocka_unit_test(test_merge_takes_the_writers_encoding),
         };
