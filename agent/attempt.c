@@ -709,11 +709,11 @@ static void arm(struct run *run, uint32_t rank) {
         if (!a || is_too_early(run, a))
                 return;
         struct rank_cut *row = &a->ranks[rank];
-        if (session_arm(s, a->number, row->parcel) == 0) {
-                set_rank(a, rank, RANK_ARMED);
-                tell_rank(a, rank, CAIRN__PEER__RANK_EVENT__RANK_ARMED);
-        }
-        /* Sent or lost with its saver: these files are handed out once. */
+        /* One that is dead already takes nothing: these files are its successor's. */
+        if (session_arm(s, a->number, row->parcel) < 0)
+                return;
+        set_rank(a, rank, RANK_ARMED);
+        tell_rank(a, rank, CAIRN__PEER__RANK_EVENT__RANK_ARMED);
         close_files(row);
 }
 

@@ -6,6 +6,7 @@
 #include "agent/restore.h"
 #include "agent/commit.h"
 #include "base/cleanup.h"
+#include "base/fault.h"
 #include "format/crc32c.h"
 #include "format/wire.h"
 
@@ -211,6 +212,9 @@ int restore_open_files(struct store *store, const char *run, const char *checkpo
         if (first > place.world || count > place.world - first)
                 r = error_set(reterr, CAIRN_ERR_API, "open data files", checkpoint,
                               "it has %" PRIu32 " ranks", place.world);
+        int fault = fault_point(FAULT_RESTORE_OPEN);
+        if (r == 0 && fault)
+                r = error_set_errno(reterr, fault, "open data files", checkpoint);
         for (; r == 0 && opened < count; opened += r == 0)
                 r = open_data(store, &place, first + opened, &ret_fds[opened], reterr);
         while (r < 0 && opened > 0) {

@@ -41,6 +41,7 @@ struct session_restore {
         uint64_t staging_bytes, range_count;
         uint32_t world, first, count, files_sent; /* count: ranks whose files are here */
         bool wanted, opened, files_pending;
+        bool begun; /* this saver has the plan */
         unsigned tries;
         uint64_t bytes, read_ns;
 };

@@ -71,6 +71,10 @@ static void restore_files(void *context, const struct store_message *reply, stru
                 restore_fail(s, &reply->error);
                 return;
         }
+        if (!s->restore.begun) { /* they were another saver's */
+                session_restore_begin(s);
+                return;
+        }
         struct saver_message m = session_message(s, SAVER_FILES);
         m.first = s->restore.first + s->restore.files_sent;
         m.count = reply->count;
@@ -121,7 +125,8 @@ void session_restore_begin(struct session *s) {
         m.first = t->first;
         m.count = m.world = t->count;
         t->files_sent = 0;
-        if (s->agent->ops->saver_send(s, &m, &t->plan_fd, 1) == 0)
+        t->begun = s->agent->ops->saver_send(s, &m, &t->plan_fd, 1) == 0;
+        if (t->begun)
                 restore_ask_files(s);
 }
 

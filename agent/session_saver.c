@@ -127,7 +127,7 @@ void session_saver_ended(struct session *s, bool reaped, int wait_status) {
                 log_event(LOG_LEVEL_WARNING, "run=%s rank=%u cut=void reason=\"saver ended\"",
                           s->run->name, s->rank);
         s->armed_attempt = 0;
-        s->disarming = s->writing = false;
+        s->disarming = s->writing = s->restore.begun = false;
         run_session_saver_lost(s->run, s, &error);
         if (s->postmortem == POSTMORTEM_ORDERED)
                 s->postmortem = POSTMORTEM_WANTED;

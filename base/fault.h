@@ -40,6 +40,7 @@
         X(GENERATION_FENCE, "generation-fence")     /* store: before each .pending -> .stale */   \
         X(GENERATION_START, "generation-start")     /* store: before GEN-n.start */               \
         X(PRUNE_RENAME, "prune-rename")             /* store: before it becomes .trash */         \
+        X(RESTORE_OPEN, "restore-open")             /* store: before data files are opened */     \
         X(RESTORE_READ, "restore-read")             /* saver: before each read request */         \
         X(CLIENT_APPLY, "client-apply")             /* client: before each tensor is restored */
 

@@ -24,6 +24,7 @@
 
 #define AGENT_START_NS (20 * NSEC_PER_SEC)
 #define AGENT_START_TRIES 3
+#define AGENT_ANSWER_NS (5 * NSEC_PER_SEC) /* of one that another `cairn run` started */
 #define AGENT_RETRY_NS (50 * NSEC_PER_MSEC)
 #define AGENT_END_NS (90 * NSEC_PER_SEC)
 #define SYSTEM_AGENT_NS (60 * NSEC_PER_SEC)
@@ -135,20 +136,35 @@ static int agent_start(struct runner *r, struct cairn_error *reterr) {
         return status;
 }
 
-/* The run's agent: the system's where there is one, else a private one. A private one that answers
- * belongs to another `cairn run` of the same run, which must not have two. */
+/* A private agent that answers, or is stopped, belongs to another `cairn run` of the same run,
+ * which must not have two. One that hangs up was on its way out: killed together with its
+ * `cairn run`, say. */
+static bool runs_already(struct runner *r) {
+        uint64_t deadline_ns = clock_now(&clock_system) + AGENT_ANSWER_NS;
+        do {
+                if (control_connect(&r->agent, r->socket, NULL) < 0)
+                        return false;
+                int status = control_greet(&r->agent, CAIRN__CONTROL__PEER_KIND__PEER_RUNNER,
+                                           r->options->run, deadline_ns, NULL);
+                control_close(&r->agent);
+                if (status != CAIRN_ERR_PEER)
+                        return true;
+                clock_system.sleep_ns(clock_system.context, AGENT_RETRY_NS);
+        } while (clock_now(&clock_system) < deadline_ns);
+        return true;
+}
+
+/* The run's agent: the system's where there is one, else a private one. */
 static int agent_find(struct runner *r, struct cairn_error *reterr) {
         TRY(agent_process_socket(r->options->run, r->socket, sizeof r->socket, &r->system_agent,
                                  reterr));
         if (r->system_agent)
                 return connect_and_greet(r, clock_now(&clock_system) + AGENT_START_NS, reterr);
-        if (control_connect(&r->agent, r->socket, NULL) == 0) {
-                control_close(&r->agent);
+        if (runs_already(r))
                 return error_set(reterr, CAIRN_ERR_EXISTS, "start run", r->options->run,
                                  "it is running already; `cairn status %s` shows it, `cairn stop "
                                  "%s` ends it",
                                  r->options->run, r->options->run);
-        }
         return agent_start(r, reterr);
 }
 

@@ -148,12 +148,14 @@ ok "RESUME-43 $(tail -n 1 "$work/flip.out"), seed $SEED_FLIPS"
 
 # A damaged newest one: the next older valid one, said so, never fresh.
 run falls --every 10steps -- "${tiny[@]}" --steps 40 --stop-at 30 --step-ms 8
+older=$(cd "$CAIRN_STORE/falls" && printf '%s\n' 0*-g0001 | tail -n 2 | head -n 1) # a busy machine may have skipped step 20
+[ "$older" != 000000000030-g0001 ] || die "there is one checkpoint only"
 printf 'x' | dd of="$CAIRN_STORE/falls/000000000030-g0001/INDEX" bs=1 seek=100 conv=notrunc status=none
-[ "$(newest_of falls)" = 000000000020-g0001 ] || die "cairn list takes a damaged checkpoint for the newest"
+[ "$(newest_of falls)" = "$older" ] || die "cairn list takes a damaged checkpoint for the newest"
 try 0 '^000000000030-g0001 .*damaged' "$cairn" list falls
 : >"$work/falls.out"
 run falls --mode resume -- "${tiny[@]}" --steps 40
-says "$work/falls.out" '000000000030-g0001 is damaged.*fell back to 000000000020-g0001'
+says "$work/falls.out" "000000000030-g0001 is damaged.*fell back to $older"
 ok "RESUME-42 falls back to the next older valid checkpoint and says so"
 
 # Row 44: a state that is not finite is saved and flagged, and never chosen by itself.
@@ -206,3 +208,18 @@ fresh=$(peak "$work/peak-fresh") resumed=$(peak "$work/peak-resumed")
 [ "$resumed" -le $((fresh + state + 16384)) ] ||
         die "restoring $state KiB took the trainer to $resumed KiB, a fresh start to $fresh"
 ok "RESUME-49 peak of a fresh trainer $fresh KiB, of a restored one $resumed KiB, state $state KiB"
+
+# A saver is killed while the files for its restore are being opened: its successor gets them.
+start reader --every 10steps -- "${tiny[@]}" --steps 20
+finish 30
+: >"$output"
+export CAIRN_FAULT=restore-open:1:delay:3000 CAIRN_FAULT_ONCE=$work/opening
+start reader --mode resume --from 10 --every 10steps -- "${tiny[@]}" --steps 20
+unset CAIRN_FAULT CAIRN_FAULT_ONCE
+wait_for 20 test -e "$work/opening"
+pid_of saver
+kill -KILL "$pid"
+finish 30
+expect_code 0
+grep -q '^start resume, step 10' "$output" || die "it did not resume step 10"
+ok "a saver that dies while files are opened for its restore is replaced, and the restore goes on"

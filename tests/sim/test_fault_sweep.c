@@ -357,7 +357,8 @@ static bool inject(struct sweep *s, enum fault point, const struct action *a, ui
 
 static bool makes_sense(enum fault point, const struct action *a) {
         bool reads = point == FAULT_COPY_CHUNK || point == FAULT_COPY_RELEASE ||
-                     point == FAULT_RESTORE_READ || point == FAULT_CLIENT_APPLY;
+                     point == FAULT_RESTORE_OPEN || point == FAULT_RESTORE_READ ||
+                     point == FAULT_CLIENT_APPLY;
         return !(a->storage_only && reads) && !(a->gate_only && point != FAULT_COPY_RELEASE);
 }
 

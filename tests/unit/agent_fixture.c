@@ -267,6 +267,8 @@ static int saver_send(struct session *s, const struct saver_message *m, const in
         size_t i = saver_index(f, s);
         for (size_t k = 0; k < fd_count; k++)
                 MUST(fcntl(fds[k], F_GETFD) >= 0);
+        if (f->saver_hung_up)
+                return CAIRN_ERR_PEER;
         switch (m->verb) {
         case SAVER_SEAL:
                 f->savers[i].sealed = true;

@@ -47,6 +47,7 @@ struct fixture {
         struct loop_timer saver_timer;
         unsigned savers_started, seals, arms, takes;
         bool saver_holds_write; /* a cut stays unwritten */
+        bool saver_hung_up;     /* it takes nothing, and cairnd has not heard of its end yet */
         bool writes_fail;       /* write_status stays */
         bool write_stuck;       /* the next write that fails never ended */
         int write_status, void_next;

@@ -363,6 +363,26 @@ static void test_period_before_anything_else(void **state) {
         assert_int_equal(atomic_load(&t.page->committed_step), 1);
 }
 
+/* Files that it was to have when it was dead already are its successor's. */
+static void test_saver_hung_up(void **state) {
+        (void) state;
+        struct session *s = fixture_session(&f, 0);
+        f.saver_hung_up = true;
+        fixture_update(&f, &t, 3, true); /* the next files are due at once */
+        fixture_run_ms(&f, 50);
+        f.saver_hung_up = false;
+        f.savers[0].session = NULL;
+        s->saver.state = SAVER_LINK_NONE;
+        session_saver_ended(s, true, 9);
+        for (int i = 0; i < 300 && !s->saver_sealed; i++)
+                fixture_run_ms(&f, 10);
+        fixture_run_ms(&f, 50);
+        fixture_update(&f, &t, 6, true);
+        for (int i = 0; i < 300 && atomic_load(&t.page->committed_step) < 6; i++)
+                fixture_run_ms(&f, 10);
+        assert_int_equal(atomic_load(&t.page->committed_step), 6);
+}
+
 /* It had copied a state and was killed before it said so: whoever waits is told. */
 static void test_saver_dies_untold(void **state) {
         (void) state;
@@ -712,6 +732,7 @@ int main(void) {
                 TEST(test_successor_waits),
                 TEST(test_saver_dies),
                 TEST(test_saver_dies_untold),
+                TEST(test_saver_hung_up),
                 TEST(test_stuck_saver_is_replaced),
                 cmocka_unit_test_setup_teardown(test_period_before_anything_else, setup_unsealed,
                                                 teardown),
