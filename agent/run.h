@@ -149,7 +149,7 @@ struct run {
         struct run_hold hold;
         struct run_waiter waiters[RUN_WAITER_COUNT_MAX];
         struct { /* cairn stop */
-                bool active, cut_demanded, termed;
+                bool active, cut_demanded, termed, told;
                 struct reply_to replies[8];
                 size_t reply_count;
                 uint64_t half_ns, deadline_ns;

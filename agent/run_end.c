@@ -30,6 +30,9 @@ static void answer_stopped(struct run *run) {
         e.stop_reply = &m;
         while (run->stop.reply_count > 0)
                 server_reply(&run->stop.replies[--run->stop.reply_count], &e, NULL, 0);
+        if (!run->stop.told) /* ranks without a session are its to end */
+                server_tell(&run->runner, &e);
+        run->stop.told = true;
 }
 
 int run_stop(struct run *run, const struct reply_to *to, uint64_t duration_ns,

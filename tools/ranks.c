@@ -93,10 +93,12 @@ uint32_t ranks_running(const struct ranks *r) {
         return running;
 }
 
-void ranks_signal(const struct ranks *r, int signal_number) {
+void ranks_signal(struct ranks *r, int signal_number) {
         for (uint32_t i = 0; i < r->count; i++)
-                if (r->all[i].running)
+                if (r->all[i].running) {
+                        r->all[i].sent = signal_number;
                         (void) kill(-r->all[i].pid, signal_number);
+                }
 }
 
 void ranks_clear(const struct ranks *r) {
@@ -105,10 +107,15 @@ void ranks_clear(const struct ranks *r) {
                         (void) kill(-r->all[i].pid, SIGKILL);
 }
 
-static bool lost_the_others(int wait_status) {
-        int code = ranks_exit_status(wait_status);
+/* How much its end tells of what went wrong. */
+static int weight(const struct rank_process *p) {
+        int code = ranks_exit_status(p->wait_status);
+        if (WIFSIGNALED(p->wait_status) && WTERMSIG(p->wait_status) == p->sent)
+                return 0;
         return code == status_exit_code(CAIRN_ERR_PEER) ||
-               code == status_exit_code(CAIRN_ERR_TIMEOUT);
+                               code == status_exit_code(CAIRN_ERR_TIMEOUT)
+                       ? 1
+                       : 2;
 }
 
 uint32_t ranks_first_failed(const struct ranks *r) {
@@ -117,9 +124,8 @@ uint32_t ranks_first_failed(const struct ranks *r) {
                 const struct rank_process *p = &r->all[i];
                 if (p->running || p->wait_status == 0)
                         continue;
-                bool lost = lost_the_others(p->wait_status);
-                bool first_lost = first && lost_the_others(first->wait_status);
-                if (!first || (lost == first_lost ? p->order < first->order : first_lost))
+                int more = first ? weight(p) - weight(first) : 1;
+                if (more > 0 || (more == 0 && p->order < first->order))
                         first = p;
         }
         return first ? (uint32_t) (first - r->all) : 0;

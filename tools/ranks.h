@@ -21,6 +21,7 @@ enum { RANKS_MAX = 64 };
 struct rank_process {
         pid_t pid; /* 0: not started */
         bool running;
+        int sent;        /* the last signal of ranks_signal */
         int wait_status; /* once it ended */
         uint32_t order;  /* of its end among the others, from 1 */
 };
@@ -46,11 +47,12 @@ int ranks_spawn(struct ranks *r, uint32_t count, const struct ranks_environment 
 /* Note the end of a child: its rank, -1 if it is none of them. */
 int ranks_reap(struct ranks *r, pid_t pid, int wait_status);
 uint32_t ranks_running(const struct ranks *r);
-void ranks_signal(const struct ranks *r, int signal_number);
+void ranks_signal(struct ranks *r, int signal_number);
 /* SIGKILL to whatever the ended ranks' groups still hold. */
 void ranks_clear(const struct ranks *r);
 /* The rank that decides the outcome: the first that failed, or 0. Ranks that only lost the others
- * (69, 124) come after those that failed by themselves, whoever was reaped first. */
+ * (69, 124) come after those that failed by themselves, whoever was reaped first; those that were
+ * ended by ranks_signal come last. */
 uint32_t ranks_first_failed(const struct ranks *r);
 /* Exit status as shells count: 128 + signal for a killed one. */
 int ranks_exit_status(int wait_status);

@@ -36,6 +36,7 @@
 /* Ranks whose fellow failed: SIGTERM, then SIGKILL. They may finish an update that they are in, for
  * its gradients are complete; their next collective fails. */
 #define PEER_RANKS_END_NS (5 * NSEC_PER_SEC)
+#define STOP_RANKS_END_NS (30 * NSEC_PER_SEC) /* the like of ranks that hold nothing */
 #define BACKOFF_NS (200 * NSEC_PER_MSEC)
 #define BACKOFF_NS_MAX (30 * NSEC_PER_SEC)
 
@@ -374,6 +375,15 @@ static void lose_group(struct runner *r, const char *reason) {
         ranks_signal(&r->ranks, SIGKILL);
 }
 
+/* The run is stopped, and what its ranks held is committed or given up. What still runs has not
+ * come to its agent, or is about to end: there is nothing of it to be saved. */
+static void end_ranks(struct runner *r) {
+        if (ranks_running(&r->ranks) == 0 || r->end_ranks_at_ns)
+                return;
+        ranks_signal(&r->ranks, SIGTERM);
+        r->end_ranks_at_ns = clock_now(&clock_system) + STOP_RANKS_END_NS;
+}
+
 /* An event, or an answer that nobody waits for; negative: the end of the connection. */
 static int take_event(struct runner *r) {
         Cairn__Control__Envelope *event;
@@ -384,6 +394,8 @@ static int take_event(struct runner *r) {
                             event->group_lost->reason.len);
                 lose_group(r, reason);
         }
+        if (status == 0 && event->body_case == CONTROL_REPLY(STOP_REPLY))
+                end_ranks(r);
         return status == CAIRN_ERR_BUSY ? 0 : status;
 }
 

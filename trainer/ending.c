@@ -7,7 +7,7 @@
 #include <inttypes.h>
 #include <signal.h>
 
-enum { EXIT_NONFINITE = 1, EXIT_PREEMPTED = 75 };
+enum { EXIT_NONFINITE = 1 };
 
 static enum train_end why_end(const struct train *t) {
         const struct settings *s = &t->settings;

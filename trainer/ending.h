@@ -12,6 +12,8 @@
 
 #include "base/status.h"
 
+enum { EXIT_PREEMPTED = 75 }; /* of a trainer that had SIGTERM */
+
 /* In the order of their weight: one rank's reason is every rank's, and the first one counts. */
 enum train_end {
         TRAIN_GOES_ON,

@@ -2,15 +2,20 @@
 #include "trainer/group.h"
 #include "comm/comm.h"
 #include "trainer/group_store.h"
+#include "trainer/stop.h"
 
-/* A newer generation exists: whoever is missing will not come. */
-static int check_generation(void *context, struct cairn_error *reterr) {
+/* In every wait. A newer generation exists: whoever is missing will not come. Until all have met a
+ * rank that is asked to end does so by itself; afterwards all do at the same step. */
+static int check_wait(void *context, struct cairn_error *reterr) {
         struct cairn_statistics n = {.size = sizeof(n)};
+        struct group *g = context;
 
-        if (cairn_get_statistics(context, &n) != CAIRN_ERR_STALE)
+        if (!g->comm && (stop_signal() != 0 || cairn_should_stop(g->cairn)))
+                return error_set(reterr, CAIRN_ERR_VOID, "wait for ranks", "", "asked to end");
+        if (cairn_get_statistics(g->cairn, &n) != CAIRN_ERR_STALE)
                 return 0;
         return error_set(reterr, CAIRN_ERR_STALE, "wait for ranks", "", "%s",
-                         cairn_error_text(context));
+                         cairn_error_text(g->cairn));
 }
 
 /* Where the other ranks reach this one: `cairn run` tells where others reach its node. */
@@ -35,8 +40,8 @@ int group_open(struct group *g, struct cairn *c, uint64_t generation, const stru
         o.generation = generation;
         o.store = group_store(c);
         o.interface = own_interface(s, g->world);
-        o.check = check_generation;
-        o.check_context = c;
+        o.check = check_wait;
+        o.check_context = g;
         o.bootstrap_ns = (uint64_t) (s->bootstrap_timeout * 1e9);
         o.collective_ns = o.silence_ns = (uint64_t) (s->collective_timeout * 1e9);
         if (!*o.interface)

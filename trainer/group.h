@@ -26,6 +26,7 @@ struct group {
         struct cairn *cairn;
 };
 
+/* VOID: asked to end before all had come. The group stays where it is until it is closed. */
 int group_open(struct group *g, struct cairn *c, uint64_t generation, const struct settings *s,
                struct cairn_error *reterr);
 /* Also after a failure. Does not return where the communicator cannot be taken down. */

@@ -7,8 +7,10 @@
 #include "trainer/ending.h"
 #include "trainer/gradient.h"
 #include "trainer/matmul.h"
+#include "trainer/stop.h"
 #include <errno.h>
 #include <inttypes.h>
+#include <signal.h>
 
 enum { STALL_TURN_MS = 200 };
 
@@ -222,7 +224,9 @@ int train_init(struct train *t, const struct settings *settings, int *ret_code,
                 return session_failed(t, r, ret_code);
         r = meet_and_build(t, reterr);
         if (r < 0) {
-                *ret_code = status_exit_code(r);
+                *ret_code = r != CAIRN_ERR_VOID        ? status_exit_code(r)
+                            : stop_signal() == SIGTERM ? EXIT_PREEMPTED
+                                                       : 0;
                 return r;
         }
         r = checkpoint_restore(cp, &t->settings, &t->corpus, &t->state,

@@ -7,7 +7,7 @@
 . "$(dirname "$0")/lib.sh"
 
 # From step 25 on gradients are not finite; the third one in a row, step 27, ends the trainer with status 1.
-start loop --every 10steps --keep-last 10 --max-restarts 10 -- "${tiny[@]}" --steps 100 --step-ms 5 --nan-step 25
+start loop --every 10steps --keep-last 10 --max-restarts 10 -- "${tiny[@]}" --steps 100 --step-ms 40 --nan-step 25
 finish 60
 expect_code 1
 says "$output" 'restart 1 from step 27 \(taken after its death\)'
@@ -26,10 +26,20 @@ expect_code 1
 says "$output" 'giving up after 2 restarts without a new checkpoint'
 ok "f no more than --max-restarts"
 
+# Twice something passing, then not: a longer pause each time.
+start passing --max-restarts 5 -- sh -c 'date +%s%N >>'"$work"'/lives; [ "$CAIRN_RESTART_COUNT" = 2 ]'
+finish 20
+expect_code 0
+mapfile -t lives <"$work/lives"
+[ ${#lives[@]} -eq 3 ] || die "${#lives[@]} lives, not three"
+[ $((lives[1] - lives[0])) -ge 200000000 ] && [ $((lives[2] - lives[1])) -ge 400000000 ] ||
+        die "the pauses do not grow: ${lives[*]}"
+ok "RESUME-39 fail, fail, succeed: two restarts, the pauses grow"
+
 for code in 64 65 66 73 77 78; do
         start "final-$code" --max-restarts 5 -- sh -c "exit $code"
         finish 20
         expect_code $code
         never_says "$output" '; restart '
 done
-ok "f exits 64 to 66, 73, 77 and 78 are final"
+ok "f RESUME-39 exits 64 to 66, 73, 77 and 78 are final"

@@ -16,6 +16,10 @@ demo 'nothing was lost' --steps 60
 ok "cairn demo as $who: $(grep -o '[0-9]* of [0-9]* lines equal' <<<"$said")"
 demo 'nothing was lost' --steps 60 --data "$outside/text"
 ok "cairn demo --data FILE as $who"
+if [ -e "$BUILD/cairn-comm-gloo.so" ]; then
+        demo 'nothing was lost' --steps 60 --ranks 2
+        ok "GROUP-a the demonstration of two ranks, as make demo-group runs it"
+fi
 try 66 'no-such-file' "$cairn" demo --data "$work/no-such-file"
 try 64 'steps' "$cairn" demo --steps 3
 ok "cairn demo refuses what it cannot do"

@@ -63,6 +63,20 @@ for round in 1 2 3 4 5 6 7 8; do
 done
 ok "B48 SIGTERM at 8 random moments: exit 75, the saved step is the log's last"
 
+# Ranks that have not come to the agent hold nothing: they are ended at once.
+for how in term stop; do
+        start "early-$how" -- sleep 1000
+        wait_for 10 grep -q 'starts fresh' "$output"
+        if [ $how = term ]; then
+                kill -TERM "$runner"
+        else
+                "$cairn" stop early-stop >/dev/null || die "cairn stop failed"
+        fi
+        finish 10
+        expect_code 75
+done
+ok "SIGTERM and cairn stop end what has no session within seconds"
+
 # Between two lives: the trainer was killed, cairn run waits a moment before it starts the next one.
 start between --every 10steps -- "${tiny[@]}" --steps 100000 --step-ms 5
 wait_step "$work/between.log" 25 20

@@ -71,6 +71,24 @@ static void test_first_failed(void **state) {
         }
 }
 
+/* Whom we ended ourselves tells nothing, unless it ended in another way. */
+static void test_first_failed_of_some_that_were_ended(void **state) {
+        static char script[] = "case $LOCAL_RANK in 0) exit 124 ;; *) exec sleep 100 ;; esac";
+        char *command[] = {shell, flag, script, NULL};
+        int wait_status;
+        for (int killed = 0; killed < 2; killed++) {
+                struct ranks r;
+                assert_int_equal(ranks_spawn(&r, 2, &environment, command, NULL), 0);
+                assert_int_equal(waitpid(r.all[0].pid, &wait_status, 0), r.all[0].pid);
+                assert_int_equal(ranks_reap(&r, r.all[0].pid, wait_status), 0);
+                if (killed)
+                        assert_int_equal(kill(r.all[1].pid, SIGKILL), 0);
+                ranks_signal(&r, SIGTERM);
+                reap_all(&r);
+                assert_int_equal(ranks_first_failed(&r), killed);
+        }
+}
+
 static void test_signals_reach_the_group(void **state) {
         static char script[] = "sleep 100 & wait";
         char *command[] = {shell, flag, script, NULL};
@@ -99,6 +117,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_launcher_variables),
                 cmocka_unit_test(test_first_failed),
+                cmocka_unit_test(test_first_failed_of_some_that_were_ended),
                 cmocka_unit_test(test_signals_reach_the_group),
                 cmocka_unit_test(test_unknown_program),
         };
