@@ -81,7 +81,7 @@ export BUILD CC CXX
 TESTS_RUN = tests/run
 
 .PHONY: check-run check-unit check-sim check-fuzz check-e2e check-model check-lint check-headers check-includes
-.PHONY: check-kill check-reattach check-postmortem check-outage check-flat check-large
+.PHONY: check-kill check-reattach check-postmortem check-leader check-outage check-flat check-large
 check-run: all $(UNIT) $(SIM) $(FUZZ) $(E2E_HELPERS)
 	@$(TESTS_RUN) $(UNIT) $(SIM) $(FUZZ) $(LINT) $(MODEL) $(E2E)
 check-unit: $(UNIT)
@@ -102,6 +102,8 @@ check-includes:
 	@$(TESTS_RUN) tests/lint/includes.sh
 check-kill check-reattach check-postmortem: check-%: all $(E2E_HELPERS)
 	@ROUNDS='$(ROUNDS)' SEED='$(SEED)' BUILD='$(BUILD)' tests/e2e/$*.sh
+check-leader: all $(E2E_HELPERS)
+	@BUILD='$(BUILD)' tests/e2e/leader_kill.sh whole
 check-outage: all $(E2E_HELPERS)
 	@OUTAGE_SECONDS='$(SECONDS)' BUILD='$(BUILD)' tests/e2e/outage.sh
 check-flat: all $(E2E_HELPERS)
