@@ -1,30 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * device.h - memory that outlives its owner, copies and events behind a table. Two implementations:
- * `host` (sealed memfds, memcpy; host.c) and `cuda` (driver functions of libcuda.so.1).
+ * `host` (sealed memfds, memcpy; host.c) and `cuda` (driver functions of libcuda.so.1; cuda.c).
  *
  * Calling sequence:
  *
  *     struct device *d;
  *     TRY(device_host.open(0, &d, reterr));               // cuda: ordinal of the visible device
  *     TRY(d->ops->allocate(d, bytes, &m, reterr));        // m.address is usable, zeroed
- *     TRY(d->ops->export_fd(d, &m, &fd, reterr));         // send fd by SCM_RIGHTS; caller closes
- * it
- *       ... other process: TRY(d->ops->import_fd(d, fd, bytes, &m2, reterr)); d->ops->unmap(d,
- * &m2); TRY(d->ops->copy_async(d, queue, target, source, bytes, reterr));
- *     TRY(d->ops->event_record(d, &e, queue, reterr)); TRY(d->ops->event_wait(d, &e, deadline_ns,
- * reterr)); d->ops->release(d, &m); d->ops->close(d);
+ *     TRY(d->ops->export_fd(d, &m, &fd, reterr));         // send it by SCM_RIGHTS, close it
+ *       ... other process:
+ *       TRY(d->ops->import_fd(d, fd, bytes, read_only, &m2, reterr)); ... d->ops->unmap(d, &m2);
+ *     TRY(d->ops->copy_async(d, queue, target, source, bytes, reterr));
+ *     TRY(d->ops->event_record(d, &e, queue, reterr));
+ *     TRY(d->ops->event_wait(d, &e, deadline_ns, reterr));
+ *     d->ops->release(d, &m);
+ *     d->ops->close(d);
  *
  * Verbs suit both sides: `queue` is a CUstream (NULL: the implementation's own stream), an address
  * is a CUdeviceptr or a host pointer, a device_memory keeps the VMM handle. On the host a copy is
- * finished when copy_async returns and events are complete when they are recorded.
+ * finished when copy_async returns and events are complete when they are recorded. On a GPU source
+ * and target belong to the copy until an event recorded after it is complete; copies of host memory
+ * that is not registered are not asynchronous. The context that a thread has is left as it was.
  *
- * Owner: device_memory belongs to whoever allocated or imported it, until release or unmap.
- * Exported descriptors belong to the caller. Threads: copies and events from any thread; allocate,
- * import, release and unmap one at a time per device. Memory is MADV_DONTFORK where the system can;
- * it is absent in a forked child, which must not call any verb. Errors: NOMEM with the size and a
- * remedy, DEVICE with the driver's code in system_code, CORRUPT for a received descriptor that is
- * not what it should be, TIMEOUT.
+ * Owner: device_memory belongs to whoever allocated or imported it, until release or unmap, which
+ * come after the last copy has ended. Exported descriptors belong to the caller. Threads: copies
+ * and events from any thread; allocate, import, release and unmap one at a time per device. Memory
+ * is MADV_DONTFORK where the system can; it is absent in a forked child, which must not call any
+ * verb. Errors: NOMEM with the size and a remedy, DEVICE with the driver's code in system_code
+ * (cuda_driver.h: some of them end what this process can do on that GPU), CORRUPT for a received
+ * descriptor that is not what it should be, TIMEOUT.
  */
 #ifndef CAIRN_DEVICE_H
 #define CAIRN_DEVICE_H
@@ -74,8 +79,9 @@ struct device_ops {
         void (*release)(struct device *d, struct device_memory *m); /* of allocate; clears *m */
         int (*export_fd)(struct device *d, const struct device_memory *m, int *ret_fd,
                          struct cairn_error *reterr);
-        /* Map a received handle of exactly `bytes`; the caller keeps its fd. Read-only where
-         * `read_only` and the implementation can. */
+        /* Map a received handle of exactly `bytes`; the caller keeps its fd. CORRUPT: fewer are
+         * there (host: or more, which CUDA does not tell). Read-only where `read_only` and the
+         * implementation can. */
         int (*import_fd)(struct device *d, int fd, uint64_t bytes, bool read_only,
                          struct device_memory *ret, struct cairn_error *reterr);
         void (*unmap)(struct device *d, struct device_memory *m); /* of import_fd; clears *m */
@@ -91,7 +97,8 @@ struct device_ops {
         int (*event_wait)(struct device *d, const struct device_event *e, uint64_t deadline_ns,
                           struct cairn_error *reterr);
         void (*event_done)(struct device *d, struct device_event *e);
-        int (*synchronize)(struct device *d, struct cairn_error *reterr);
+        /* All that the own stream was given is done. */
+        int (*synchronize)(struct device *d, uint64_t deadline_ns, struct cairn_error *reterr);
 
         /* Page-lock host memory for the device's copies, and undo it. */
         int (*host_register)(struct device *d, void *address, uint64_t bytes,
@@ -100,6 +107,7 @@ struct device_ops {
 };
 
 extern const struct device_ops device_host;
+extern const struct device_ops device_cuda; /* the driver is loaded by the first open */
 
 /* Every verb is there: checked once by whoever opens a device. FATAL names the missing one. */
 int device_ops_check(const struct device_ops *ops, struct cairn_error *reterr);

@@ -157,7 +157,7 @@ static void host_event_done(struct device *d, struct device_event *e) {
         *e = (struct device_event){0};
 }
 
-static int host_synchronize(struct device *d, struct cairn_error *reterr) {
+static int host_synchronize(struct device *d, uint64_t deadline_ns, struct cairn_error *reterr) {
         return 0;
 }
 

@@ -87,6 +87,24 @@ static void pause_ns(uint64_t duration_ns) {
                 ;
 }
 
+static enum cuda_result injected(enum emu_function function) {
+        if (!met(&fault_rule, function))
+                return CUDA_OK;
+        fault_fired = names[function];
+        if (cuda_result_is_sticky(fault_rule.result) && emu_current())
+                emu_current()->sticky = fault_rule.result;
+        return fault_rule.result;
+}
+
+/* Whether the work is done decides how often they are asked. */
+static bool is_question(enum emu_function function) {
+        return function == EMU_StreamQuery || function == EMU_EventQuery;
+}
+
+enum cuda_result emu_answer(enum emu_function function, bool done) {
+        return done ? injected(function) : CUDA_NOT_READY;
+}
+
 enum cuda_result emu_enter(enum emu_function function, enum emu_needs needs) {
         /* A fork while another thread was in here left the lock held. */
         if (emu.pid != 0 && emu.pid != getpid())
@@ -100,15 +118,11 @@ enum cuda_result emu_enter(enum emu_function function, enum emu_needs needs) {
         }
         late = CUDA_OK;
         enum cuda_result result = refusal(needs);
-        if (met(&fault_rule, function)) {
-                fault_fired = names[function];
-                if (cuda_result_is_sticky(fault_rule.result) && emu_current())
-                        emu_current()->sticky = fault_rule.result;
-                if (frees(function))
-                        late = fault_rule.result;
-                else
-                        result = fault_rule.result;
-        }
+        enum cuda_result fault = is_question(function) ? CUDA_OK : injected(function);
+        if (frees(function))
+                late = fault;
+        else if (fault != CUDA_OK)
+                result = fault;
         if (result != CUDA_OK)
                 (void) pthread_mutex_unlock(&emu.lock);
         return result;
@@ -182,6 +196,12 @@ static void control_break(uint64_t nth, enum cuda_result result) {
         (void) pthread_mutex_unlock(&emu.lock);
 }
 
+static void control_lack(int attribute) {
+        (void) pthread_mutex_lock(&emu.lock);
+        emu.lacks = attribute;
+        (void) pthread_mutex_unlock(&emu.lock);
+}
+
 static void control_hold(bool held) {
         (void) pthread_mutex_lock(&emu.lock);
         emu.held = held;
@@ -213,6 +233,7 @@ static void control_reset(void) {
         control_fault(NULL, 0, CUDA_OK);
         control_delay(NULL, 0, 0);
         control_break(0, CUDA_OK);
+        control_lack(0);
         control_hold(false);
         (void) pthread_mutex_lock(&emu.lock);
         for (int i = 0; i < EMU_DEVICES_MAX; i++) {
@@ -232,6 +253,7 @@ const struct emu_control emu_control = {
         .fired = control_fired,
         .delay = control_delay,
         .break_operation = control_break,
+        .lack = control_lack,
         .hold = control_hold,
         .counts = control_counts,
         .reset = control_reset,
@@ -258,7 +280,9 @@ __attribute__((constructor)) static void read_environment(void) {
         uint64_t nth, value;
         emu.device_count = (int) number("CAIRN_EMU_DEVICES", 1);
         emu.version = (int) number("CAIRN_EMU_VERSION", 12040);
+        emu.lacks = (int) number("CAIRN_EMU_LACKS", 0);
         emu.memory_bytes = number("CAIRN_EMU_MEMORY", 4096) * MiB;
+        emu.granularity = number("CAIRN_EMU_GRANULARITY", 2048) * KiB;
         emu.latency_ns = number("CAIRN_EMU_LATENCY", 50) * 1000;
         if (emu.device_count > EMU_DEVICES_MAX)
                 emu.device_count = EMU_DEVICES_MAX;
@@ -396,7 +420,7 @@ enum cuda_result cuDeviceGetAttribute(int *value, enum cuda_attribute attribute,
                 return emu_leave(CUDA_INVALID_DEVICE);
         for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++)
                 if (attributes[i].attribute == attribute) {
-                        *value = attributes[i].value;
+                        *value = emu.lacks == (int) attribute ? 0 : attributes[i].value;
                         return emu_leave(CUDA_OK);
                 }
         return emu_leave(CUDA_INVALID_VALUE);

@@ -18,7 +18,9 @@
  *     CAIRN_EMU_DEVICES=1        how many; 0 makes cuInit fail
  *     CAIRN_EMU_VERSION=12040    what the driver is made for
  *     CAIRN_EMU_MEMORY=4096      MiB each
+ *     CAIRN_EMU_GRANULARITY=2048 KiB of an allocation: a power of two, at least a page
  *     CAIRN_EMU_LATENCY=50       microseconds before an operation begins
+ *     CAIRN_EMU_LACKS=102        a device attribute that is 0
  *     CAIRN_EMU_FAULT=cuMemMap:2:1    the second call returns 1
  *     CAIRN_EMU_DELAY=cuMemMap:2:100  the second call takes 100 ms longer
  *
@@ -44,7 +46,8 @@ struct emu_counts {
 struct emu_control {
         /* From now on the nth call of a function ("cuMemMap"; NULL: of any) returns `result`; nth
          * 0: none does. A function that frees something does so and then returns it, as the real
-         * ones report errors of earlier work; any other does nothing. */
+         * ones report errors of earlier work; any other does nothing. A query that answers "not
+         * ready" is no call: how many there are is a matter of time. */
         void (*fault)(const char *function, uint64_t nth, enum cuda_result result);
         /* The function that met the fault, or NULL. */
         const char *(*fired)(void);
@@ -52,6 +55,8 @@ struct emu_control {
         void (*delay)(const char *function, uint64_t nth, uint64_t delay_ns);
         /* The nth operation that a stream begins from now on fails so, for good. */
         void (*break_operation)(uint64_t nth, enum cuda_result result);
+        /* The device attribute is 0 from now on; 0: all are as they were. */
+        void (*lack)(int attribute);
         /* While held, streams begin nothing. */
         void (*hold)(bool held);
         void (*counts)(struct emu_counts *ret);

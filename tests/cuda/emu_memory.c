@@ -127,7 +127,7 @@ enum cuda_result cuMemGetAllocationGranularity(size_t *bytes,
         EMU_ENTER(MemGetAllocationGranularity, EMU_STARTED);
         if (!bytes || !is_allocation(allocation) || granularity > CUDA_GRANULARITY_RECOMMENDED)
                 return emu_leave(CUDA_INVALID_VALUE);
-        *bytes = EMU_GRANULARITY;
+        *bytes = emu.granularity;
         return emu_leave(CUDA_OK);
 }
 
@@ -135,7 +135,7 @@ enum cuda_result cuMemCreate(cuda_handle *handle, size_t bytes,
                              const struct cuda_allocation *allocation, unsigned long long flags) {
         EMU_ENTER(MemCreate, EMU_CONTEXT);
         struct emu_allocation *a = NULL;
-        if (!handle || bytes == 0 || bytes % EMU_GRANULARITY != 0 || !is_allocation(allocation) ||
+        if (!handle || bytes == 0 || bytes % emu.granularity != 0 || !is_allocation(allocation) ||
             flags != 0)
                 return emu_leave(CUDA_INVALID_VALUE);
         enum cuda_result result = create(allocation, bytes, &a);
@@ -260,10 +260,10 @@ static bool holds_mapping(cuda_address address, size_t bytes) {
 enum cuda_result cuMemAddressReserve(cuda_address *address, size_t bytes, size_t alignment,
                                      cuda_address hint, unsigned long long flags) {
         EMU_ENTER(MemAddressReserve, EMU_CONTEXT);
-        if (!address || bytes == 0 || bytes % EMU_GRANULARITY != 0 || flags != 0 ||
+        if (!address || bytes == 0 || bytes % emu.granularity != 0 || flags != 0 ||
             (alignment & (alignment - 1)) != 0)
                 return emu_leave(CUDA_INVALID_VALUE);
-        return emu_leave(reserve(bytes, alignment > EMU_GRANULARITY ? alignment : EMU_GRANULARITY,
+        return emu_leave(reserve(bytes, alignment > emu.granularity ? alignment : emu.granularity,
                                  false, address));
 }
 
@@ -335,8 +335,8 @@ enum cuda_result cuMemMap(cuda_address address, size_t bytes, size_t offset, cud
         struct emu_reservation *r = emu.reservations;
         while (r && !lies_in(address, bytes, r->address, r->bytes))
                 r = r->next;
-        if (!a || !r || r->plain || bytes == 0 || bytes % EMU_GRANULARITY != 0 ||
-            address % EMU_GRANULARITY != 0 || offset != 0 || bytes > a->bytes || flags != 0 ||
+        if (!a || !r || r->plain || bytes == 0 || bytes % emu.granularity != 0 ||
+            address % emu.granularity != 0 || offset != 0 || bytes > a->bytes || flags != 0 ||
             holds_mapping(address, bytes))
                 return emu_leave(CUDA_INVALID_VALUE);
         return emu_leave(map(address, bytes, a, false));

@@ -18,7 +18,6 @@
 #include <string.h>
 
 #define EMU_DEVICES_MAX 4
-#define EMU_GRANULARITY (2 * MiB)
 
 #define EMU_DECLARE(name, symbol, since, parameters) \
         __attribute__((visibility("default"))) enum cuda_result symbol parameters;
@@ -87,7 +86,8 @@ struct emu_operation {
         cuda_address target, source;
         size_t bytes;
         unsigned value, width; /* FILL: bytes of the value */
-        bool pinned;           /* COPY: what is host memory of it was registered */
+        /* as it was when it was asked for: is it the device's, was all of the host's registered */
+        bool device_target, device_source, pinned;
         struct emu_event *event;
         uint64_t generation;
         const struct emu_kernel *kernel;
@@ -137,14 +137,15 @@ struct emu {
         uint64_t break_nth;
         enum cuda_result break_result;
         /* from the environment */
-        int device_count, version;
-        uint64_t memory_bytes, latency_ns;
+        int device_count, version, lacks;
+        uint64_t memory_bytes, granularity, latency_ns;
 };
 extern struct emu emu;
 
 /* What a call needs beside its arguments: nothing, cuInit, a context of this thread's. */
 enum emu_needs { EMU_NOTHING, EMU_STARTED, EMU_CONTEXT };
 enum cuda_result emu_enter(enum emu_function function, enum emu_needs needs);
+enum cuda_result emu_answer(enum emu_function function, bool done); /* of a query */
 enum cuda_result emu_leave(enum cuda_result result);
 #define EMU_ENTER(name, needs)                                                 \
         do {                                                                   \

@@ -58,6 +58,12 @@ static bool is_pageable(const struct emu_operation *o) {
                (is_host(o->source, o->bytes) && !emu_is_registered(o->source, o->bytes));
 }
 
+/* Memory that is no longer what it was when the operation was asked for. */
+static bool is_gone(const struct emu_operation *o) {
+        return (o->device_target && !emu_mapping_of(o->target)) ||
+               (o->device_source && !emu_mapping_of(o->source)) || (o->pinned && is_pageable(o));
+}
+
 /* A copy touches memory without the lock; what it uses cannot be unmapped meanwhile. */
 static unsigned char *begin_use(cuda_address address, struct emu_mapping **ret) {
         struct emu_mapping *m = emu_mapping_of(address);
@@ -77,7 +83,7 @@ static enum cuda_result run_copy(struct emu_stream *s, struct emu_operation *o) 
         struct emu_mapping *of_target, *of_source;
         int device = s->context->device;
         if (!emu_may_access(device, o->target, o->bytes, true) ||
-            !emu_may_access(device, o->source, o->bytes, false) || (o->pinned && is_pageable(o)))
+            !emu_may_access(device, o->source, o->bytes, false) || is_gone(o))
                 return CUDA_ILLEGAL_ADDRESS;
         unsigned char *target = begin_use(o->target, &of_target);
         unsigned char *source = begin_use(o->source, &of_source);
@@ -91,7 +97,7 @@ static enum cuda_result run_copy(struct emu_stream *s, struct emu_operation *o) 
 
 static enum cuda_result run_fill(struct emu_stream *s, struct emu_operation *o) {
         struct emu_mapping *of_target;
-        if (!emu_may_access(s->context->device, o->target, o->bytes, true))
+        if (!emu_may_access(s->context->device, o->target, o->bytes, true) || is_gone(o))
                 return CUDA_ILLEGAL_ADDRESS;
         unsigned char *target = begin_use(o->target, &of_target);
         (void) pthread_mutex_unlock(&emu.lock);
@@ -290,7 +296,7 @@ enum cuda_result cuStreamQuery(struct cuda_stream *stream) {
         struct emu_stream *s = emu_stream_of(stream);
         if (!s)
                 return emu_leave(CUDA_INVALID_HANDLE);
-        return emu_leave(is_pending(s) ? CUDA_NOT_READY : CUDA_OK);
+        return emu_leave(emu_answer(EMU_StreamQuery, !is_pending(s)));
 }
 
 /* The stream may be destroyed meanwhile: it is looked up each time. */
@@ -373,7 +379,7 @@ enum cuda_result cuEventQuery(struct cuda_event *event) {
         struct emu_event *e = event_of(event);
         if (!e)
                 return emu_leave(CUDA_INVALID_HANDLE);
-        return emu_leave(e->completed >= e->recorded ? CUDA_OK : CUDA_NOT_READY);
+        return emu_leave(emu_answer(EMU_EventQuery, e->completed >= e->recorded));
 }
 
 enum cuda_result cuEventSynchronize(struct cuda_event *event) {
@@ -414,7 +420,9 @@ static enum cuda_result queue_transfer(struct emu_operation transfer, struct cud
                 return CUDA_INVALID_VALUE;
         struct emu_operation *o = emu_new(sizeof *o);
         *o = transfer;
-        o->pinned = transfer.kind == EMU_COPY && !is_pageable(&transfer);
+        o->device_target = !is_host(o->target, o->bytes);
+        o->device_source = o->kind == EMU_COPY && !is_host(o->source, o->bytes);
+        o->pinned = o->kind == EMU_COPY && !is_pageable(o);
         emu_queue(s, o);
         if (transfer.kind == EMU_FILL)
                 return CUDA_OK;

@@ -213,6 +213,12 @@ static void devices_are_told(void **state) {
         assert_int_equal(bytes, 64 * MiB);
         IS(DeviceGetAttribute(&value, CUDA_ATTRIBUTE_VMM_SUPPORTED, 0), CUDA_OK);
         assert_int_equal(value, 1);
+        emu->lack(CUDA_ATTRIBUTE_VMM_SUPPORTED);
+        IS(DeviceGetAttribute(&value, CUDA_ATTRIBUTE_VMM_SUPPORTED, 0), CUDA_OK);
+        assert_int_equal(value, 0);
+        IS(DeviceGetAttribute(&value, CUDA_ATTRIBUTE_POSIX_FD_SUPPORTED, 0), CUDA_OK);
+        assert_int_equal(value, 1);
+        emu->lack(0);
         IS(DeviceGetAttribute(&value, (enum cuda_attribute) 9999, 0), CUDA_INVALID_VALUE);
         IS(DeviceGetAttribute(&value, CUDA_ATTRIBUTE_VMM_SUPPORTED, 7), CUDA_INVALID_DEVICE);
         IS(Init(1), CUDA_INVALID_VALUE);
@@ -605,6 +611,18 @@ static void memory_that_went_too_early_is_fatal(void **state) {
         (void) munmap(host, 4096);
 }
 
+/* The addresses too: they are not taken for the host's. */
+static void addresses_that_went_too_early_are_fatal(void **state) {
+        struct slab s = slab_new();
+        struct cuda_stream *stream = stream_new();
+        emu->hold(true);
+        IS(MemsetD8Async(s.address, 1, 4096, stream), CUDA_OK);
+        slab_free(&s);
+        emu->hold(false);
+        IS(StreamSynchronize(stream), CUDA_ILLEGAL_ADDRESS);
+        expect_stuck(CUDA_ILLEGAL_ADDRESS);
+}
+
 static void memory_unregistered_too_early_is_fatal(void **state) {
         struct slab s = slab_new();
         unsigned char *host = host_new(4096);
@@ -762,6 +780,7 @@ int main(void) {
                 GOOD(events_order_streams),
                 GOOD(streams_that_are_destroyed_end_their_work),
                 FATAL(memory_that_went_too_early_is_fatal),
+                FATAL(addresses_that_went_too_early_are_fatal),
                 FATAL(memory_unregistered_too_early_is_fatal),
                 FATAL(an_operation_that_breaks_is_fatal),
                 FATAL(a_fault_that_stays),

@@ -10,6 +10,7 @@
 
 static void table_complete(void **state) {
         assert_int_equal(device_ops_check(&device_host, NULL), 0);
+        assert_int_equal(device_ops_check(&device_cuda, NULL), 0);
 }
 
 static void table_with_a_gap_is_refused(void **state) {

@@ -1,15 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/test.h"
+#include "tests/unit/device_contract.h"
 
 #include "base/limits.h"
-#include "device/device.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <sys/mman.h>
 
 static int set_up(void **state) {
@@ -20,51 +14,50 @@ static int tear_down(void **state) {
         return 0;
 }
 
-static void memory_is_zeroed_sealed_and_shared(void **state) {
+static void memory_outlives_its_owner(void **state) {
+        contract_memory_outlives_its_owner(&device_host);
+}
+static void memory_is_zeroed_and_shared(void **state) {
+        contract_memory_is_zeroed_and_shared(*state);
+}
+static void foreign_descriptors_are_refused(void **state) {
+        contract_foreign_descriptors_are_refused(*state);
+}
+static void sizes_out_of_range_are_refused(void **state) {
+        contract_sizes_out_of_range_are_refused(*state);
+}
+static void copies_and_events(void **state) {
+        contract_copies_and_events(*state);
+}
+static void a_life(void **state) {
+        assert_int_equal(contract_life(&device_host, NULL), 0);
+}
+
+static void memory_is_sealed(void **state) {
         struct device *d = *state;
         struct device_memory m, other;
-        int fd;
         assert_int_equal(d->ops->allocate(d, 3 * MiB, &m, NULL), 0);
         assert_int_equal(m.bytes, 4 * MiB);
-        for (uint64_t i = 0; i < m.bytes; i += 4096)
-                assert_int_equal(((char *) m.address)[i], 0);
         assert_int_equal(ftruncate(m.fd, 1), -1);
         assert_int_equal(errno, EPERM);
-        assert_int_equal(d->ops->export_fd(d, &m, &fd, NULL), 0);
-        assert_int_equal(d->ops->import_fd(d, fd, m.bytes, true, &other, NULL), 0);
-        close(fd);
+        /* Host code may touch it. */
+        assert_int_equal(d->ops->import_fd(d, m.fd, m.bytes, true, &other, NULL), 0);
         memset(m.address, 7, 64);
         assert_memory_equal(m.address, other.address, 64);
-        /* Memory outlives its owner: the importer still reads it. */
-        d->ops->release(d, &m);
-        assert_null(m.address);
-        assert_int_equal(((char *) other.address)[63], 7);
         d->ops->unmap(d, &other);
+        d->ops->release(d, &m);
 }
 
-static void foreign_descriptors_are_refused(void **state) {
+static void seals_are_what_counts(void **state) {
         struct device *d = *state;
         struct device_memory m = DEVICE_MEMORY_INIT;
-        struct cairn_error e = CAIRN_ERROR_INIT;
         int plain = memfd_create("plain", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         assert_int_equal(ftruncate(plain, 4096), 0);
-        assert_int_equal(d->ops->import_fd(d, plain, 4096, true, &m, &e), CAIRN_ERR_CORRUPT);
+        assert_int_equal(d->ops->import_fd(d, plain, 4096, true, &m, NULL), CAIRN_ERR_CORRUPT);
         assert_int_equal(fcntl(plain, F_ADD_SEALS, F_SEAL_SHRINK), 0);
-        assert_int_equal(d->ops->import_fd(d, plain, 8192, true, &m, &e), CAIRN_ERR_CORRUPT);
-        assert_int_equal(d->ops->import_fd(d, plain, 4096, true, &m, &e), 0);
+        assert_int_equal(d->ops->import_fd(d, plain, 4096, true, &m, NULL), 0);
         d->ops->unmap(d, &m);
         close(plain);
-        int directory = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        assert_int_equal(d->ops->import_fd(d, directory, 4096, true, &m, &e), CAIRN_ERR_CORRUPT);
-        close(directory);
-}
-
-static void sizes_out_of_range_are_refused(void **state) {
-        struct device *d = *state;
-        struct device_memory m;
-        assert_int_equal(d->ops->allocate(d, 0, &m, NULL), CAIRN_ERR_API);
-        assert_int_equal(d->ops->allocate(d, UINT64_MAX, &m, NULL), CAIRN_ERR_API);
-        assert_int_equal(d->ops->allocate(d, SLAB_BYTES_MAX + 1, &m, NULL), CAIRN_ERR_API);
 }
 
 /* Asked of the kernel: another runtime may put something else at that address of the child. */
@@ -97,21 +90,17 @@ static void a_forked_child_has_no_mapping(void **state) {
         d->ops->release(d, &m);
 }
 
+/* No deadline is needed. */
 static void copies_and_events_are_immediate(void **state) {
         struct device *d = *state;
         struct device_event e = {0};
         char source[100], target[100] = {0};
         memset(source, 3, sizeof source);
-        assert_int_equal(d->ops->event_query(d, &e, NULL), CAIRN_ERR_API);
         assert_int_equal(d->ops->copy_async(d, NULL, target, source, sizeof source, NULL), 0);
-        assert_int_equal(d->ops->copy_async(d, NULL, NULL, NULL, 0, NULL), 0);
         assert_int_equal(d->ops->event_record(d, &e, NULL, NULL), 0);
-        assert_int_equal(d->ops->event_query(d, &e, NULL), 0);
         assert_int_equal(d->ops->event_wait(d, &e, 0, NULL), 0);
-        assert_int_equal(d->ops->synchronize(d, NULL), 0);
+        assert_int_equal(d->ops->synchronize(d, 0, NULL), 0);
         assert_memory_equal(source, target, sizeof source);
-        assert_int_equal(d->ops->host_register(d, source, sizeof source, NULL), 0);
-        assert_int_equal(d->ops->host_unregister(d, source, NULL), 0);
         d->ops->event_done(d, &e);
         assert_string_equal(d->ops->name, "host");
         assert_int_equal(d->ops->class, DEVICE_CLASS_HOST);
@@ -123,14 +112,20 @@ static void there_is_one_host(void **state) {
         assert_int_equal(device_host.open(1, &d, NULL), CAIRN_ERR_API);
 }
 
+#define ON_HOST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test_setup_teardown(memory_is_zeroed_sealed_and_shared, set_up,
-                                                tear_down),
-                cmocka_unit_test_setup_teardown(foreign_descriptors_are_refused, set_up, tear_down),
-                cmocka_unit_test_setup_teardown(sizes_out_of_range_are_refused, set_up, tear_down),
-                cmocka_unit_test_setup_teardown(a_forked_child_has_no_mapping, set_up, tear_down),
-                cmocka_unit_test_setup_teardown(copies_and_events_are_immediate, set_up, tear_down),
+                cmocka_unit_test(memory_outlives_its_owner),
+                ON_HOST(memory_is_zeroed_and_shared),
+                ON_HOST(foreign_descriptors_are_refused),
+                ON_HOST(sizes_out_of_range_are_refused),
+                ON_HOST(copies_and_events),
+                cmocka_unit_test(a_life),
+                ON_HOST(memory_is_sealed),
+                ON_HOST(seals_are_what_counts),
+                ON_HOST(a_forked_child_has_no_mapping),
+                ON_HOST(copies_and_events_are_immediate),
                 cmocka_unit_test(there_is_one_host),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
