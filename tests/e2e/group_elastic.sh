@@ -73,15 +73,28 @@ says "$output" '6 samples cannot be made of micro-batches of 2 on 4 ranks'
 [ "$(names_of batch)" = "$before" ] || die "a refused start changed checkpoints"
 ok "RESUME-13 accumulation follows from the ranks; a global batch that they cannot make is refused"
 
+# Place, batch and context at once.
+three=("${tiny[@]}" --steps 40 --positions 16 --global-batch 8)
+run three -- "${three[@]}" --batch 4 --stop-at 10
+: >"$work/three.out"
+run three --nproc-per-node 2 --mode resume -- "${three[@]}" --batch 2 --context 8 --threads 2 --stop-at 20
+for change in 'world 1 -> 2' 'numerics.batch 4 -> 2' 'numerics.context 16 -> 8' 'numerics.threads 1 -> 2'; do
+        says "$work/three.out" "$change"
+done
+[ "$(schedule_of "$work/three.log" | tail -n 1 | cut -d' ' -f3)" -eq 160 ] || die "20 steps of 8 samples are not 160"
+ok "RESUME-9 ranks, batch, context and threads change at once: each logged old -> new, the position is in samples"
+
 # A state that is large beside what is read around its parts.
 large=("$train" --data "$work/text" --layers 4 --heads 4 --width 384 --context 8 --batch 1 --global-batch 4
         --quiet --zero 1 --steps 10 --stop-at 1)
 run large -- "${large[@]}"
-for world in 2 4 1; do
+for row in '2 1' '4 1' '4 0' '1 0'; do
+        read -r world zero <<<"$row"
         : >"$work/large.out"
-        run large --nproc-per-node $world --mode resume -- "${large[@]}"
+        run large --nproc-per-node $world --mode resume -- "${large[@]}" --zero $zero
         read -r needed got <<<"$(sed -n 's/.* needed \([0-9]*\) bytes .* read \([0-9]*\)$/\1 \2/p' "$work/large.out")"
-        [ $((got * 100)) -le $((needed * 105)) ] || die "$world ranks needed $needed bytes and read $got"
-        echo "   $world ranks: needed $needed, read $got"
+        [ "${needed:-0}" -gt 0 ] && [ $((got * 100)) -le $((needed * 105)) ] ||
+                die "$world ranks, --zero $zero: needed ${needed:-nothing} bytes and read ${got:-nothing}"
+        echo "   $world ranks, --zero $zero: needed $needed, read $got"
 done
 ok "GROUP-d bytes read are at most 1.05 of what is needed"

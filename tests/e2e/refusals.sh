@@ -63,6 +63,8 @@ identity() { # pattern, what, trainer's options
 identity 'config\.width' "another model" --width 32
 identity 'data\.(vocabulary|fingerprint)' "other data" --data LICENSE
 identity 'config\.lr' "another rate (RESUME-10)" --lr 0.5
+identity 'config\.steps' "another length (RESUME-10)" --steps 40
+identity 'config\.beta2' "another optimizer (RESUME-10, 14)" --beta2 0.95
 # Nothing of these starts is committed: the checkpoints are those from before.
 [ "$(steps_of open | tr '\n' ' ')" = "10 20 " ] || die "steps of open: $(steps_of open | tr '\n' ' ')"
 ok "RESUME-10 a rate is accepted with --override"
