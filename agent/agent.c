@@ -267,6 +267,15 @@ static int handle_stop(void *context, struct connection *c, const Cairn__Control
         return run_stop(run, &to, e->stop_request->deadline_ns, reterr);
 }
 
+static int handle_notice(void *context, struct connection *c, const Cairn__Control__Envelope *e,
+                         struct wire_fds *fds, struct cairn_error *reterr) {
+        struct reply_to to = server_later(c, e->id);
+        struct run *run;
+        (void) fds;
+        TRY(get_run(context, &e->notice_request->run, "notify", &run, reterr));
+        return run_notice(run, &to, e->notice_request, reterr);
+}
+
 static int handle_prune(void *context, struct connection *c, const Cairn__Control__Envelope *e,
                         struct wire_fds *fds, struct cairn_error *reterr) {
         struct reply_to to = server_later(c, e->id);
@@ -303,6 +312,7 @@ static const struct server_row rows[] = {
         {BODY(STATUS_REQUEST), RUNNER | TOOL, handle_status},
         {BODY(SNAPSHOT_REQUEST), CLIENT | RUNNER | TOOL, handle_snapshot},
         {BODY(STOP_REQUEST), RUNNER | TOOL, handle_stop},
+        {BODY(NOTICE_REQUEST), TOOL, handle_notice},
         {BODY(PRUNE_REQUEST), TOOL, handle_prune},
         {BODY(PIN_REQUEST), TOOL, handle_pin},
 };

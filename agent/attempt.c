@@ -353,12 +353,13 @@ static void publish_outcome(struct run_attempt *a, const struct commit_result *c
         run->committed_step = c->step;
         run->committed_bytes = c->bytes;
         run->committed_ns = loop_now(&run->agent->loop);
+        run->commit_ns = run->committed_ns - a->first_ns;
         log_event(LOG_LEVEL_INFO,
                   "run=%s generation=%llu attempt=%u checkpoint=%s step=%lld bytes=%llu existed=%d "
                   "cut_to_commit_ms=%llu",
                   run->name, (unsigned long long) run->generation, a->number, run->committed_name,
                   (long long) c->step, (unsigned long long) c->bytes, c->existed,
-                  (unsigned long long) ((run->committed_ns - a->first_ns) / NSEC_PER_MSEC));
+                  (unsigned long long) (run->commit_ns / NSEC_PER_MSEC));
         outage_over(run);
 }
 

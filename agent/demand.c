@@ -55,20 +55,38 @@ static void end_pause(struct run *run) {
         run->arm_after_ns = 0;
 }
 
-void demand_internal(struct run *run, uint64_t deadline_ns) {
+/* The leader of the group takes it. */
+static int forward(struct run *run, struct run_waiter *w, uint64_t timeout_ns,
+                   struct cairn_error *reterr) {
+        w->forwarded = true;
+        w->peer_id = ++run->demand_last;
+        w->deadline_ns += FORWARD_NS;
+        int r = group_tell_demand(run, w, timeout_ns);
+        if (r == 0)
+                return 0;
+        w->used = false;
+        return error_set(reterr, r, "snapshot", run->name,
+                         "the agent that leads the group cannot be asked at present; try again");
+}
+
+static void demand_own(struct run *run, uint64_t deadline_ns, bool notice) {
         uint64_t now_ns = loop_now(&run->agent->loop);
-        if (!group_leads(run)) {
-                (void) group_tell_demand(run, 0, "", false,
-                                         deadline_ns > now_ns ? deadline_ns - now_ns : 1);
-                return;
-        }
         struct run_waiter *w = waiter_new(run);
         if (!w)
                 return;
-        end_pause(run);
-        w->internal = true;
+        w->internal = w->wait = true;
+        w->notice = notice;
         w->deadline_ns = deadline_ns;
+        if (!group_leads(run)) {
+                (void) forward(run, w, deadline_ns > now_ns ? deadline_ns - now_ns : 1, NULL);
+                return;
+        }
+        end_pause(run);
         set_targets(run, w);
+}
+
+void demand_internal(struct run *run, uint64_t deadline_ns) {
+        demand_own(run, deadline_ns, false);
 }
 
 /* Everything is committed as it stands. */
@@ -83,6 +101,20 @@ static bool committed_already(struct run *run) {
                         return false;
         }
         return run->committed_ns != 0 && *run->committed_name;
+}
+
+bool demand_notice(struct run *run, uint64_t deadline_ns) {
+        if (committed_already(run))
+                return false;
+        demand_own(run, deadline_ns, true);
+        return true;
+}
+
+bool demand_notice_pending(const struct run *run) {
+        for (size_t i = 0; i < RUN_WAITER_COUNT_MAX; i++)
+                if (run->waiters[i].used && run->waiters[i].notice)
+                        return true;
+        return false;
 }
 
 void demand_periodic(struct run *run) {
@@ -161,20 +193,6 @@ static int begin(struct run *run, struct run_waiter *w, struct cairn_error *rete
         return 0;
 }
 
-/* The leader of the group takes it. */
-static int forward(struct run *run, struct run_waiter *w, uint64_t timeout_ns,
-                   struct cairn_error *reterr) {
-        w->forwarded = true;
-        w->peer_id = ++run->demand_last;
-        w->deadline_ns += FORWARD_NS;
-        int r = group_tell_demand(run, w->peer_id, w->tag, w->wait, timeout_ns);
-        if (r == 0)
-                return 0;
-        w->used = false;
-        return error_set(reterr, r, "snapshot", run->name,
-                         "the agent that leads the group cannot be asked at present; try again");
-}
-
 int run_snapshot(struct run *run, const struct reply_to *to,
                  const Cairn__Control__SnapshotRequest *m, struct cairn_error *reterr) {
         bool any = false;
@@ -212,10 +230,6 @@ void demand_from(struct run *run, uint64_t nonce, const Cairn__Peer__Demand *m) 
         struct run_waiter refused = {.run = run, .peer_nonce = nonce, .peer_id = m->id}, *w;
         uint64_t timeout_ns = m->timeout_ns < UINT64_MAX / 4 ? m->timeout_ns : UINT64_MAX / 4;
         uint64_t deadline_ns = loop_now(&run->agent->loop) + timeout_ns;
-        if (m->id == 0) {
-                demand_internal(run, deadline_ns);
-                return;
-        }
         w = m->tag.len < sizeof w->tag ? waiter_new(run) : NULL;
         if (!w) {
                 (void) error_set(&error, CAIRN_ERR_BUSY, "snapshot", run->name,
@@ -226,6 +240,7 @@ void demand_from(struct run *run, uint64_t nonce, const Cairn__Peer__Demand *m) 
         w->peer_nonce = nonce;
         w->peer_id = m->id;
         w->wait = m->wait;
+        w->notice = m->notice;
         w->deadline_ns = deadline_ns;
         if (m->tag.len)
                 memcpy(w->tag, m->tag.data, m->tag.len);
@@ -313,7 +328,7 @@ const char *demand_tag(const struct run *run, const struct run_attempt *a, uint3
                 const struct run_waiter *w = &run->waiters[i];
                 if (!w->used || w->tagging || w->forwarded || !covers(run, a, w))
                         continue;
-                *ret_reason = 1;
+                *ret_reason = w->notice || *ret_reason == 2 ? 2 : 1;
                 if (*w->tag)
                         tag = w->tag;
         }

@@ -15,6 +15,9 @@ bool demand_pending(const struct run *run);
 /* A cut that nobody waits for. */
 void demand_internal(struct run *run, uint64_t deadline_ns);
 void demand_periodic(struct run *run);
+/* The cut of a notice; false: all is committed as it stands. */
+bool demand_notice(struct run *run, uint64_t deadline_ns);
+bool demand_notice_pending(const struct run *run);
 /* The attempt is durable as `committed` / was given up. */
 void demand_committed(struct run *run, const struct run_attempt *a,
                       const struct commit_result *committed);
@@ -24,7 +27,7 @@ void demand_fail_all(struct run *run, const struct cairn_error *error);
 /* Of a group. Leader: another node's agent (by its nonce) wants a cut. Member: its answer. */
 void demand_from(struct run *run, uint64_t nonce, const Cairn__Peer__Demand *m);
 void demand_heard(struct run *run, const Cairn__Peer__Demanded *m);
-/* Tag and reason for the COMMIT of this attempt. */
+/* Tag and reason for the COMMIT of this attempt: 0 scheduled, 1 demanded, 2 on notice. */
 const char *demand_tag(const struct run *run, const struct run_attempt *a, uint32_t *ret_reason);
 
 #endif

@@ -126,8 +126,7 @@ void group_tell_rank(struct run *run, uint32_t attempt, uint32_t rank, int event
                      uint64_t bytes);
 void group_tell_finish(struct run *run);
 /* The leader takes the cut; its answer goes to the waiter that has this number. */
-int group_tell_demand(struct run *run, uint64_t id, const char *tag, bool wait,
-                      uint64_t timeout_ns);
+int group_tell_demand(struct run *run, const struct run_waiter *w, uint64_t timeout_ns);
 /* Leader: the answer to a member's demand. */
 void group_tell_demanded(struct run *run, const struct run_waiter *w, const char *name,
                          int64_t step, uint64_t bytes, bool existed, bool flagged,

@@ -167,6 +167,7 @@ void group_tell_stop(struct run *run, uint64_t duration_ns) {
         Envelope e = CAIRN__PEER__PEER_ENVELOPE__INIT;
         Cairn__Peer__Stop m = CAIRN__PEER__STOP__INIT;
         m.deadline_ns = duration_ns;
+        m.preempted = run->notice.active || run->stop.preempted;
         e.body_case = BODY(STOP);
         e.stop = &m;
         to_leader(run, &e);
@@ -252,14 +253,14 @@ void group_tell_rank(struct run *run, uint32_t attempt, uint32_t rank, int event
         to_leader(run, &e);
 }
 
-int group_tell_demand(struct run *run, uint64_t id, const char *tag, bool wait,
-                      uint64_t timeout_ns) {
+int group_tell_demand(struct run *run, const struct run_waiter *w, uint64_t timeout_ns) {
         Envelope e = CAIRN__PEER__PEER_ENVELOPE__INIT;
         Cairn__Peer__Demand m = CAIRN__PEER__DEMAND__INIT;
         struct group *g = run->group;
-        m.id = id;
-        m.tag = text_of(tag);
-        m.wait = wait;
+        m.id = w->peer_id;
+        m.tag = text_of(w->tag);
+        m.wait = w->wait;
+        m.notice = w->notice;
         m.timeout_ns = timeout_ns;
         e.body_case = BODY(DEMAND);
         e.demand = &m;
@@ -444,6 +445,7 @@ void group_received(void *context, struct peer_link *link, const Envelope *e) {
         struct run *run = g->run;
         switch (e->body_case) {
         case BODY(STOP):
+                run->stop.preempted = run->stop.preempted || e->stop->preempted;
                 if (!run->stop.active)
                         (void) run_stop(run, NULL, e->stop->deadline_ns, NULL);
                 break;

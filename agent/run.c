@@ -218,8 +218,8 @@ static void sessions_check(struct run *run) {
 
 static bool needs_tick(const struct run *run) {
         if (run->stop.active || run->end.wanted || run->finish.count || run->start_pending ||
-            demand_pending(run) || run->open_after_ns || run->arm_after_ns || hold_active(run) ||
-            attempts_uneven(run))
+            notice_pending(run) || demand_pending(run) || run->open_after_ns || run->arm_after_ns ||
+            hold_active(run) || attempts_uneven(run))
                 return true;
         for (uint32_t i = 0; i < SESSION_COUNT_MAX; i++)
                 if ((run->sessions[i] && (run->sessions[i]->state == SESSION_SETTLING ||
@@ -234,6 +234,7 @@ static void pump_once(struct run *run) {
         postmortem_pump(run);
         attempts_pump(run);
         demand_pump(run);
+        run_notice_check(run);
         run_stop_check(run);
         run_finish_check(run);
         sessions_check(run);

@@ -20,6 +20,7 @@
 
 #include "agent/agent.h"
 #include "agent/exchange.h"
+#include "agent/notice.h"
 #include "agent/outage.h"
 #include "agent/session.h"
 
@@ -87,6 +88,7 @@ struct run_attempt {
 struct group;
 struct run_waiter {
         bool used, internal, wait;
+        bool notice; /* internal, and the notice's */
         struct run *run;
         bool forwarded;               /* the group's leader takes the cut and answers */
         uint64_t peer_nonce, peer_id; /* not 0: another node's agent waits for it */
@@ -148,8 +150,10 @@ struct run {
         uint64_t demand_last; /* number of the last demand that was forwarded */
         struct run_hold hold;
         struct run_waiter waiters[RUN_WAITER_COUNT_MAX];
+        struct run_notice notice;
         struct { /* cairn stop */
                 bool active, cut_demanded, termed, told;
+                bool preempted; /* because of some node's notice */
                 struct reply_to replies[8];
                 size_t reply_count;
                 uint64_t half_ns, deadline_ns;
@@ -173,6 +177,7 @@ struct run {
         char committed_name[NAME_BYTES];
         int64_t committed_step; /* -1: none in this generation, nor its parent */
         uint64_t committed_seq, committed_bytes, committed_ns; /* loop time; 0: not by this agent */
+        uint64_t commit_ns; /* the newest one took that long from its cut on; 0: none yet */
         uint64_t attempts_failed, checkpoints_committed;
         uint64_t failed_before; /* attempts_failed when the newest checkpoint was committed */
         uint64_t lost_steps, lost_last; /* finished, but in no checkpoint to resume from */

@@ -131,6 +131,8 @@ static void answer_settled(struct run *run, const struct reply_to *to) {
         m.finished_reason =
                 (ProtobufCBinaryData){strlen(run->finish.reason), (uint8_t *) run->finish.reason};
         m.stopped = run->stop.active || run->agent->stopping;
+        m.preempted = run->notice.active || run->stop.preempted;
+        m.leaves = run->notice.active;
         m.died_step = run->died_step;
         m.post_mortem = run->postmortem_step >= 0 && run->postmortem_step == run->committed_step;
         m.flagged_step = run->flagged_step;

@@ -202,8 +202,10 @@ static void decided(void *context, const struct store_message *reply, struct wir
                 group_claimed(run->group, &reply->started);
         else {
                 run_started(run, &reply->started);
-                if (reply->verb == STORE_REOPEN)
+                if (reply->verb == STORE_REOPEN) {
                         take_up(run, &reply->started);
+                        notice_take_up(run);
+                }
         }
 }
 
@@ -339,6 +341,8 @@ int run_start(struct agent *a, struct connection *c, const struct reply_to *to,
                      : error_set_errno(reterr, ENOMEM, "start run", "");
         if (r == 0)
                 r = check_files(a, name, m->world, reterr);
+        if (r == 0)
+                r = notice_check_start(a, name, m->generation > 0, reterr);
         if (r == 0)
                 r = get_startable(a, c, name, &run, &is_new, reterr);
         if (r < 0 || !run) {

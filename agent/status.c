@@ -100,6 +100,15 @@ static json_t *snapshot_json(const struct run *run) {
         return json_null();
 }
 
+static json_t *notice_json(const struct run *run, uint64_t now_ns) {
+        const struct run_notice *n = &run->notice;
+        if (!n->active)
+                return json_null();
+        return json_pack("{s:s, s:s, s:s, s:s, s:o}", "kind", n->kind, "source", n->source, "id",
+                         n->id, "decision", notice_decision_name(n->decision), "left_s",
+                         seconds(n->deadline_ns > now_ns ? n->deadline_ns - now_ns : 0));
+}
+
 static json_t *run_json(struct run *run) {
         uint64_t now_ns = loop_now(&run->agent->loop), voids = 0, expired = 0, stall_ns = 0;
         static const char *const modes[] = {"undecided", "fresh", "resume", "auto", "init-from"};
@@ -134,6 +143,7 @@ static json_t *run_json(struct run *run) {
         json_object_set_new(j, "voids", integer(voids));
         json_object_set_new(j, "gate_expired", integer(expired));
         json_object_set_new(j, "stall_s", seconds(stall_ns));
+        json_object_set_new(j, "notice", notice_json(run, now_ns));
         json_object_set_new(j, "stopping", json_boolean(run->stop.active));
         json_object_set_new(j, "finished", json_boolean(run->finish.done));
         json_object_set_new(j, "finished_reason", text(run->finish.reason));

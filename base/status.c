@@ -35,6 +35,7 @@ static const struct status_row {
         {CAIRN_ERR_EXISTS, 73, "EXISTS"},
         {CAIRN_ERR_FINISHED, 66, "FINISHED"},
         {CAIRN_ERR_CANNOT_WRITE, 73, "CANNOT_WRITE"},
+        {CAIRN_ERR_PREEMPTED, 75, "PREEMPTED"},
 };
 
 static const struct errno_row {

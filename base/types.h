@@ -32,6 +32,7 @@ enum cairn_status {
         CAIRN_ERR_EXISTS = -18,       /* refused, because it would replace what is there */
         CAIRN_ERR_FINISHED = -19,     /* the run is finished */
         CAIRN_ERR_CANNOT_WRITE = -20, /* read-only store, not a directory, ... */
+        CAIRN_ERR_PREEMPTED = -21,    /* this machine is about to go away: start elsewhere */
 };
 
 /* Element types. On disk: uint32. 0 is never valid. Sizes in bytes: cairn_dtype_bytes(). */

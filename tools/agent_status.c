@@ -114,3 +114,20 @@ int agent_status_everywhere(uint64_t limit_ns, json_t **ret, struct cairn_error 
                 (void) closedir(folder);
         return r;
 }
+
+const char *agent_status_decision(const char *decision) {
+        static const struct {
+                const char *decision, *text;
+        } rows[] = {
+                {"cut", "a snapshot is taken now"},
+                {"commit", "the snapshot that is being written is committed; there is no time for "
+                           "another"},
+                {"finish", "what is being written goes on as far as it gets; there is no time for "
+                           "more"},
+                {"none", "there is nothing that is not committed"},
+        };
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+                if (strcmp(decision, rows[i].decision) == 0)
+                        return rows[i].text;
+        return decision; /* of another version */
+}

@@ -19,5 +19,7 @@ int agent_status_everywhere(uint64_t limit_ns, json_t **ret_runs, struct cairn_e
 const char *agent_status_text(const json_t *object, const char *key);
 int64_t agent_status_integer(const json_t *object, const char *key);
 uint64_t agent_status_ns(const json_t *object, const char *key); /* of seconds */
+/* What the agent decided on a notice, in words. */
+const char *agent_status_decision(const char *decision);
 
 #endif

@@ -25,6 +25,7 @@ int command_drain(const struct command *self, int argc, char **argv);
 int command_init(const struct command *self, int argc, char **argv);
 int command_inspect(const struct command *self, int argc, char **argv);
 int command_list(const struct command *self, int argc, char **argv);
+int command_notify(const struct command *self, int argc, char **argv);
 int command_pin(const struct command *self, int argc, char **argv); /* and unpin */
 int command_prune(const struct command *self, int argc, char **argv);
 int command_run(const struct command *self, int argc, char **argv);

@@ -22,7 +22,7 @@
 #define KEEP_LAST_DEFAULT 3
 
 struct run_arguments {
-        const char *run, *store, *mode, *every, *nodes;
+        const char *run, *store, *mode, *every, *nodes, *on_notice;
         bool mode_given, ranks_given;
         /* What is found where nothing was given. */
         struct launcher launcher;
@@ -225,6 +225,10 @@ static int check(const struct command *self, const struct run_arguments *a,
                         a->every);
         if (!a->every)
                 o->every_ns = EVERY_NS_DEFAULT;
+        o->hold = a->on_notice && strcmp(a->on_notice, "hold") == 0;
+        if (a->on_notice && !o->hold && strcmp(a->on_notice, "exit") != 0)
+                return command_fail_text(self, CAIRN_ERR_API,
+                                         "--on-notice takes exit or hold, not '%s'", a->on_notice);
         if ((bad = missing_equals(&o->overrides)))
                 return command_fail_text(self, CAIRN_ERR_API,
                                          "--override takes KEY=VALUE, not '%s'", bad);
@@ -307,6 +311,9 @@ int command_run(const struct command *self, int argc, char **argv) {
                  "begin with the weights of another checkpoint", NULL},
                 {"--every", "PERIOD", OPTION_STRING, &a.every,
                  "checkpoint period: 10m (default) or 100steps", NULL},
+                {"--on-notice", "WHAT", OPTION_STRING, &a.on_notice,
+                 "exit (default, status 75) or hold until SIGTERM, when this machine goes away",
+                 NULL},
                 {"--keep-last", "N", OPTION_COUNT, &o.keep_last, "checkpoints to keep (default 3)",
                  NULL},
                 {"--max-restarts", "N", OPTION_COUNT, &o.max_restarts,

@@ -5,9 +5,11 @@
 #include "base/log.h"
 #include "tools/agent_call.h"
 #include "tools/agent_process.h"
+#include "tools/agent_status.h"
 #include "tools/agent_watch.h"
 #include "tools/crash_guard.h"
 #include "tools/process_tree.h"
+#include "tools/store_view.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -74,6 +76,9 @@ struct runner {
         bool group_lost; /* of several nodes: another one's rank or node is gone */
         bool agent_lost; /* and so is what it knew of our ranks */
         bool finished;   /* the run is complete, as the agent recorded */
+        bool preempted;  /* a notice ends the run */
+        bool leaves;     /* this machine's: nothing is started here again */
+        bool holding;    /* only the signal is waited for */
         bool stopped;    /* `cairn stop` or the agent's end: there is no other life */
         unsigned interrupts;
         int stop_signal;          /* the first of SIGINT, SIGTERM; 0 while none came */
@@ -202,6 +207,8 @@ static void on_stop_signal(struct runner *r, int signal_number) {
                 return;
         }
         r->stop_signal = signal_number;
+        if (r->holding)
+                return;
         say(r, "one snapshot, then an orderly end (again: end at once)");
         if (ranks_running(&r->ranks) > 0)
                 ask_to_stop(r);
@@ -384,6 +391,22 @@ static void end_ranks(struct runner *r) {
         r->end_ranks_at_ns = clock_now(&clock_system) + STOP_RANKS_END_NS;
 }
 
+static void take_notice(struct runner *r, const Cairn__Control__Notice *n) {
+        char kind[80], id[80], decision[32], left[32], need[32], bytes[32];
+        text_escape(kind, sizeof kind, (const char *) n->kind.data, n->kind.len);
+        text_escape(id, sizeof id, (const char *) n->id.data, n->id.len);
+        text_escape(decision, sizeof decision, (const char *) n->decision.data, n->decision.len);
+        r->preempted = r->preempted || n->stops;
+        r->leaves = r->leaves || n->stops;
+        say(r, "notice (%s, id %s): this machine %s within %s; %s (%s, %s)%s", kind, id,
+            n->stops ? "goes away" : "may go away", human_duration(n->left_ns, left),
+            agent_status_decision(decision), human_bytes(n->image_bytes + n->flight_bytes, bytes),
+            human_duration(n->need_ns, need),
+            !n->stops          ? "; the run goes on"
+            : r->options->hold ? "; then the run ends and SIGTERM is waited for"
+                               : "; then the run ends with status 75");
+}
+
 /* An event, or an answer that nobody waits for; negative: the end of the connection. */
 static int take_event(struct runner *r) {
         Cairn__Control__Envelope *event;
@@ -396,6 +419,8 @@ static int take_event(struct runner *r) {
         }
         if (status == 0 && event->body_case == CONTROL_REPLY(STOP_REPLY))
                 end_ranks(r);
+        if (status == 0 && event->body_case == CONTROL_REPLY(NOTICE))
+                take_notice(r, event->notice);
         return status == CAIRN_ERR_BUSY ? 0 : status;
 }
 
@@ -516,6 +541,8 @@ static void take_settled(struct runner *r, const Cairn__Control__RankSettled *m)
         r->left.lost_steps = m->lost_steps;
         r->finished = r->finished || m->finished;
         r->stopped = r->stopped || m->stopped;
+        r->preempted = r->preempted || m->preempted;
+        r->leaves = r->leaves || m->leaves;
 }
 
 /* Tell the agent how each rank ended and wait until what it left in flight is committed or given
@@ -574,6 +601,11 @@ static int run_once(struct runner *r, bool *ret_done, struct cairn_error *reterr
         int status = start_when_free(r, 0, r->restart > 0, &started, reterr);
         if (status < 0 && r->stop_signal && r->options->rendezvous)
                 return 0; /* asked to end before it began */
+        r->leaves = r->leaves || status == CAIRN_ERR_PREEMPTED;
+        if (status == CAIRN_ERR_PREEMPTED && r->generation) { /* a notice between two lives */
+                r->preempted = true;
+                return 0;
+        }
         /* Between two lives: nothing of ours was running. */
         for (int tries = 0; status == CAIRN_ERR_PEER && tries < AGENT_START_TRIES; tries++) {
                 TRY(agent_again(r, reterr));
@@ -611,7 +643,7 @@ static int run_once(struct runner *r, bool *ret_done, struct cairn_error *reterr
                                                       .world = started->world,
                                                       .restart = r->restart};
         r->end_ranks_at_ns = 0;
-        if (r->stop_signal)
+        if (r->stop_signal || r->preempted)
                 return 0; /* asked to end before it began */
         TRY(ranks_spawn(&r->ranks, (uint32_t) r->options->ranks, &environment, r->options->command,
                         reterr));
@@ -657,6 +689,10 @@ static int after_life(struct runner *r) {
         char what[128];
         if (r->stop_signal)
                 return stop_code(r, code);
+        if (r->preempted && !r->leaves)
+                say(r, "another node's machine goes away, and the group ends");
+        if (r->preempted)
+                return r->finished || (code != 0 && code < 128) ? code : 75;
         if (!r->group_lost && (code == 0 || is_final(code)))
                 return code;
         if (r->group_lost)
@@ -687,9 +723,9 @@ static int after_life(struct runner *r) {
         announce_restart(r, what, again);
         uint64_t until_ns = clock_now(&clock_system) +
                             (backoff_ns < BACKOFF_NS_MAX ? backoff_ns : BACKOFF_NS_MAX);
-        while (!r->stop_signal && clock_now(&clock_system) < until_ns)
+        while (!r->stop_signal && !r->preempted && clock_now(&clock_system) < until_ns)
                 runner_turn(r, until_ns);
-        return r->stop_signal ? stop_code(r, 0) : -1;
+        return r->stop_signal ? stop_code(r, 0) : r->preempted ? 75 : -1;
 }
 
 /* ---- the end ---- */
@@ -722,6 +758,15 @@ static void end_agent(struct runner *r) {
                 (void) waitpid(r->agent_pid, NULL, 0);
         }
         (void) process_tree_kill_descendants(getpid());
+}
+
+/* Whoever watches this process would start it again on a machine that is about to go: as long as it
+ * is there, nobody does. The run is free by now for another machine. */
+static void hold(struct runner *r) {
+        r->holding = true;
+        say(r, "holds until SIGTERM, so that nothing is started here again");
+        while (!r->stop_signal)
+                (void) runner_wait(r, clock_now(&clock_system) + NSEC_PER_SEC);
 }
 
 static int runner_init(struct runner *r, struct cairn_error *reterr) {
@@ -766,6 +811,8 @@ int runner_main(const struct command *self, const struct runner_options *options
                 (void) kill(r.agent_pid, SIGTERM); /* nothing was begun that End would end */
         control_done(&r.agent);
         end_agent(&r);
+        if (r.leaves && options->hold && code == 75 && !r.stop_signal)
+                hold(&r);
         cleanup_close(&r.signal_fd);
         return code;
 }

@@ -22,6 +22,7 @@ struct runner_options {
         const char *init_from;
         bool has_from_step;
         int64_t from_step;
+        bool hold; /* after a notice: wait for SIGTERM */
         uint64_t every_steps, every_ns, max_restarts, ranks, keep_last;
         const char *rendezvous; /* NULL: this node alone */
         uint32_t nodes_min, nodes_max;

@@ -67,6 +67,12 @@ static void print_run(FILE *out, const json_t *run) {
         else if (agent_status_ns(run, "every_s") > 0)
                 fprintf(out, "  period      %s\n",
                         human_duration(agent_status_ns(run, "every_s"), every));
+        const json_t *notice = json_object_get(run, "notice");
+        if (json_is_object(notice))
+                fprintf(out, "  notice      %s, this machine goes away within %s: %s\n",
+                        agent_status_text(notice, "kind"),
+                        human_duration(agent_status_ns(notice, "left_s"), every),
+                        agent_status_decision(agent_status_text(notice, "decision")));
         for (size_t i = 0; i < json_array_size(ranks); i++)
                 print_rank(out, json_array_get(ranks, i));
         fprintf(out,

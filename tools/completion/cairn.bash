@@ -14,9 +14,10 @@ declare -gA _cairn_options=(
         [init]='--kind='
         [inspect]='--tensors --store= --json'
         [list]='--store= --json'
+        [notify]='--kind= --in= --id= --json'
         [pin]='--store='
         [prune]='--keep-last= --keep-every= --dry-run --store='
-        [run]='--run= --store= --mode= --from= --init-from= --every= --keep-last= --max-restarts= --nproc-per-node= --nnodes= --rdzv= --node= --address= --override= --convert='
+        [run]='--run= --store= --mode= --from= --init-from= --every= --on-notice= --keep-last= --max-restarts= --nproc-per-node= --nnodes= --rdzv= --node= --address= --override= --convert='
         [snapshot]='--wait --timeout= --tag= --json'
         [status]='--watch --json'
         [stop]='--deadline='
@@ -47,7 +48,14 @@ _cairn() {
         done
         case $previous in
         --mode) mapfile -t COMPREPLY < <(compgen -W 'fresh resume auto' -- "$word") ;;
-        --kind) mapfile -t COMPREPLY < <(compgen -W 'shared node-local' -- "$word") ;;
+        --kind)
+                if [ "$command" = notify ]; then
+                        mapfile -t COMPREPLY < <(compgen -W 'preempt rebalance' -- "$word")
+                else
+                        mapfile -t COMPREPLY < <(compgen -W 'shared node-local' -- "$word")
+                fi
+                ;;
+        --on-notice) mapfile -t COMPREPLY < <(compgen -W 'exit hold' -- "$word") ;;
         --store | --dir) mapfile -t COMPREPLY < <(compgen -d -- "$word") ;;
         --data) mapfile -t COMPREPLY < <(compgen -f -- "$word") ;;
         --run | --init-from) mapfile -t COMPREPLY < <(compgen -W "$(_cairn_runs "$store")" -- "$word") ;;
@@ -62,7 +70,7 @@ _cairn() {
                 case $command in
                 bench) mapfile -t COMPREPLY < <(compgen -W 'write read snapshot' -- "$word") ;;
                 doctor | init) mapfile -t COMPREPLY < <(compgen -d -- "$word") ;;
-                diff | inspect | list | pin | prune | snapshot | status | stop | unpin | verify)
+                diff | inspect | list | notify | pin | prune | snapshot | status | stop | unpin | verify)
                         mapfile -t COMPREPLY < <(compgen -W "$(_cairn_runs "$store")" -- "$word")
                         ;;
                 esac
