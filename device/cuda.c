@@ -240,12 +240,14 @@ static enum cuda_result map(struct gpu *g, struct device_memory *m, bool read_on
 }
 
 static int out_of_memory(struct gpu *g, uint64_t bytes, struct cairn_error *reterr) {
-        size_t available = 0, total = 0;
-        (void) g->cuda->MemGetInfo(&available, &total);
+        size_t available, total;
+        char have[64] = "";
+        if (g->cuda->MemGetInfo(&available, &total) == CUDA_OK)
+                (void) snprintf(have, sizeof have, ", %zu of %zu are free", available, total);
         return error_set(reterr, CAIRN_ERR_NOMEM, "allocate device memory", g->name,
-                         "%" PRIu64 " bytes are not there, %zu of %zu are free: use less, or end "
-                         "what else is on the GPU (nvidia-smi)",
-                         bytes, available, total);
+                         "%" PRIu64 " bytes are not there%s; use less, or end what else is on the "
+                         "GPU (nvidia-smi)",
+                         bytes, have);
 }
 
 static int zero(struct gpu *g, const struct device_memory *m, struct cairn_error *reterr) {

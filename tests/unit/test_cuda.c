@@ -109,6 +109,9 @@ static void memory_that_is_not_there(void **state) {
         assert_int_equal(d->ops->allocate(d, 1 * GiB, &m, &e), CAIRN_ERR_NOMEM);
         assert_non_null(strstr(e.message, "1073741824 bytes are not there, 67108864 of 67108864"));
         assert_null(m.address);
+        emu->fault("cuMemGetInfo_v2", 1, CUDA_NOT_PERMITTED);
+        assert_int_equal(d->ops->allocate(d, 1 * GiB, &m, &e), CAIRN_ERR_NOMEM);
+        assert_non_null(strstr(e.message, "1073741824 bytes are not there; use less"));
         unsigned char page[1];
         emu->fault("cuMemHostRegister_v2", 1, CUDA_OUT_OF_MEMORY);
         assert_int_equal(d->ops->host_register(d, page, 1, &e), CAIRN_ERR_NOMEM);
@@ -140,6 +143,19 @@ static void read_only_where_it_can(void **state) {
         (void) close(fd);
         contract_host_free(d, host, 4096);
         d->ops->release(d, &m);
+}
+
+/* Errors that the driver cannot name are told none the less. */
+static void errors_without_a_name(void **state) {
+        struct device *d = *state;
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        emu->fault("cuGetErrorName", 1, CUDA_DEINITIALIZED);
+        assert_int_equal(d->ops->host_register(d, NULL, 4096, &e), CAIRN_ERR_DEVICE);
+        assert_int_equal(e.system_code, CUDA_INVALID_VALUE);
+        assert_non_null(strstr(e.message, "an error that the driver does not know"));
+        emu->fault("cuGetErrorString", 1, CUDA_DEINITIALIZED);
+        assert_int_equal(d->ops->host_register(d, NULL, 4096, &e), CAIRN_ERR_DEVICE);
+        assert_string_equal(e.message, "CUDA_ERROR_INVALID_VALUE (no description)");
 }
 
 /* ---- time ---- */
@@ -332,6 +348,7 @@ int main(void) {
                 GOOD(the_threads_context_stays),
                 GOOD(memory_that_is_not_there),
                 GOOD(read_only_where_it_can),
+                GOOD(errors_without_a_name),
                 GOOD(waits_end_at_their_deadline),
                 GOOD(copies_on_another_queue),
                 cmocka_unit_test_setup_teardown(a_copy_that_breaks_is_told_by_its_event, set_up,

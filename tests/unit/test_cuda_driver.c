@@ -65,6 +65,24 @@ static void errors_that_stay(void **state) {
         assert_false(cuda_result_is_sticky(CUDA_INVALID_HANDLE));
 }
 
+/* The toolkit's stub exports what the real driver does, so that each name is looked up for real. */
+static void the_toolkits_stub(void **state) {
+        const struct cuda_driver *cuda = NULL;
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        const char *home = getenv("CUDA_HOME");
+        char path[512];
+        (void) snprintf(path, sizeof path, "%s/lib64/stubs/libcuda.so",
+                        home && home[0] ? home : "/usr/local/cuda");
+        if (access(path, R_OK) < 0) {
+                print_message("without %s: not tried on it\n", path);
+                return;
+        }
+        name(path);
+        assert_int_equal(cuda_driver_load(&cuda, &e), CAIRN_ERR_DEVICE);
+        assert_int_equal(e.system_code, CUDA_STUB_LIBRARY);
+        assert_non_null(strstr(e.message, "the toolkit's stub"));
+}
+
 /* The emulated one is read from the environment each time it is loaded, and unloaded after a
  * failure. */
 static void one_that_does_not_do_is_refused(void **state) {
@@ -84,6 +102,10 @@ static void one_that_does_not_do_is_refused(void **state) {
         (void) setenv("CAIRN_EMU_FAULT", "cuDriverGetVersion:1:803", 1);
         assert_int_equal(cuda_driver_load(&cuda, &e), CAIRN_ERR_DEVICE);
         assert_non_null(strstr(e.message, "restart the machine"));
+        (void) setenv("CAIRN_EMU_FAULT", "cuInit:1:999", 1);
+        assert_int_equal(cuda_driver_load(&cuda, &e), CAIRN_ERR_DEVICE);
+        assert_int_equal(e.system_code, CUDA_UNKNOWN);
+        assert_string_equal(e.operation, "start CUDA");
         assert_null(cuda);
         (void) unsetenv("CAIRN_EMU_FAULT");
 }
@@ -103,6 +125,7 @@ static void it_is_loaded_once(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(what_is_not_it_is_refused),
+                cmocka_unit_test(the_toolkits_stub),
                 cmocka_unit_test(one_that_does_not_do_is_refused),
                 cmocka_unit_test(it_is_loaded_once),
                 cmocka_unit_test(errors_say_what_to_do),
