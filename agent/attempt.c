@@ -151,11 +151,10 @@ static uint64_t pause_after(unsigned failures) {
 }
 
 /* A fast schedule would write one checkpoint after another on storage that takes none. What is
- * demanded, and the last state of a dead trainer, does not wait; ranks that were not level and
- * savers that died are no matter of storage. */
+ * demanded, and the last state of a dead trainer, does not wait; savers that died are no matter of
+ * storage. */
 static void pause_writing(struct run *run, const struct cairn_error *error) {
-        if (error->status == CAIRN_ERR_MISMATCH || error->status == CAIRN_ERR_PEER ||
-            demand_pending(run) || ++run->write_failures < 2)
+        if (error->status == CAIRN_ERR_PEER || demand_pending(run) || ++run->write_failures < 2)
                 return;
         run->arm_after_ns = loop_now(&run->agent->loop) + pause_after(run->write_failures - 2);
 }
@@ -169,6 +168,15 @@ static void tell_trainer_failed(const struct run_attempt *a, uint32_t rank) {
         if (s && s->page)
                 cut_outcome_set(s->page, a->ranks[rank].seq, CUT_FAILED,
                                 a->error.status ? a->error.status : CAIRN_ERR_STALE);
+}
+
+/* The ranks were not level: nothing failed, there is no cut at this step. */
+static void note_skipped(const struct run_attempt *a, const struct cairn_error *error) {
+        char text[700];
+        a->run->cuts_skipped++;
+        log_event(LOG_LEVEL_INFO, "run=%s generation=%llu attempt=%u cut=skipped reason=\"%s\"",
+                  a->run->name, (unsigned long long) a->run->generation, a->number,
+                  error_format(error, text, sizeof text));
 }
 
 /* Once an attempt: one count, and everybody who waits for it hears. No `error`: nobody's fault. */
@@ -185,6 +193,10 @@ static void give_up(struct run_attempt *a, const struct cairn_error *error) {
         demand_failed(run, a, error);
         if (!error)
                 return;
+        if (error->status == CAIRN_ERR_BUSY) {
+                note_skipped(a, error);
+                return;
+        }
         run->last_error = *error;
         run->attempts_failed++;
         outage_failed(run, a->number, error);
@@ -195,7 +207,8 @@ static void give_up(struct run_attempt *a, const struct cairn_error *error) {
 static void doom(struct run_attempt *a, const struct cairn_error *error) {
         if (is_over(a))
                 return;
-        if (error && (!error->status || attempt_count(a, RANK_CUT) == 0))
+        bool is_lost = attempt_count(a, RANK_CUT) > 0 || a->follow_heard;
+        if (error && (!error->status || !is_lost))
                 error = NULL;
         group_tell_doom(a->run, a->number, error);
         give_up(a, error);
@@ -851,7 +864,7 @@ static void follow(struct run_attempt *a, uint32_t rank, int64_t first_step, uin
         }
         if (loop_now(&run->agent->loop) < first_ns + FOLLOW_NS)
                 return;
-        (void) error_set(&error, CAIRN_ERR_MISMATCH, "take snapshot", run->name,
+        (void) error_set(&error, CAIRN_ERR_BUSY, "take snapshot", run->name,
                          "rank %u went on from step %lld before it could be cut there, as other "
                          "ranks were: its last snapshot is still being written, or its saver is "
                          "new",
@@ -881,7 +894,7 @@ static void check_open(struct run_attempt *a) {
         struct run *run = a->run;
         struct cairn_error error = CAIRN_ERROR_INIT;
         if (a->is_uneven && !a->doomed) {
-                (void) error_set(&error, CAIRN_ERR_MISMATCH, "commit", run->name,
+                (void) error_set(&error, CAIRN_ERR_BUSY, "take snapshot", run->name,
                                  "ranks were cut at steps %lld and %lld", (long long) a->step,
                                  (long long) a->other_step);
                 doom(a, &error);

@@ -308,7 +308,7 @@ void demand_failed(struct run *run, const struct run_attempt *a, const struct ca
                 if (!w->used || w->tagging || w->forwarded || !would_cover(run, a, w))
                         continue;
                 /* Nobody's fault, or ranks that were not level: asked again within its time. */
-                if (error && error->status != CAIRN_ERR_MISMATCH && error->status != CAIRN_ERR_PEER)
+                if (error && error->status != CAIRN_ERR_BUSY && error->status != CAIRN_ERR_PEER)
                         fail(w, error);
                 else
                         set_targets(run, w);

@@ -179,6 +179,7 @@ struct run {
         uint64_t committed_seq, committed_bytes, committed_ns; /* loop time; 0: not by this agent */
         uint64_t commit_ns; /* the newest one took that long from its cut on; 0: none yet */
         uint64_t attempts_failed, checkpoints_committed;
+        uint64_t cuts_skipped;  /* the ranks were not level there */
         uint64_t failed_before; /* attempts_failed when the newest checkpoint was committed */
         uint64_t lost_steps, lost_last; /* finished, but in no checkpoint to resume from */
         int64_t died_step;              /* the last finished one of this generation, -1: none */

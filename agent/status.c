@@ -139,6 +139,7 @@ static json_t *run_json(struct run *run) {
         json_object_set_new(j, "snapshot", snapshot_json(run));
         json_object_set_new(j, "checkpoints", integer(run->checkpoints_committed));
         json_object_set_new(j, "attempts_failed", integer(run->attempts_failed));
+        json_object_set_new(j, "cuts_skipped", integer(run->cuts_skipped));
         json_object_set_new(j, "lost_steps", integer(run->lost_steps));
         json_object_set_new(j, "voids", integer(voids));
         json_object_set_new(j, "gate_expired", integer(expired));

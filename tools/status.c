@@ -76,10 +76,11 @@ static void print_run(FILE *out, const json_t *run) {
         for (size_t i = 0; i < json_array_size(ranks); i++)
                 print_rank(out, json_array_get(ranks, i));
         fprintf(out,
-                "  held up     %s in all; %" PRId64 " snapshots void, %" PRId64 " failed, %" PRId64
-                " committed\n",
+                "  held up     %s in all; %" PRId64 " snapshots void, %" PRId64 " skipped, %" PRId64
+                " failed, %" PRId64 " committed\n",
                 human_duration(agent_status_ns(run, "stall_s"), stall),
-                agent_status_integer(run, "voids"), agent_status_integer(run, "attempts_failed"),
+                agent_status_integer(run, "voids"), agent_status_integer(run, "cuts_skipped"),
+                agent_status_integer(run, "attempts_failed"),
                 agent_status_integer(run, "checkpoints"));
         fprintf(out, "  store       %s\n", agent_status_text(run, "store"));
         if (json_is_object(error))

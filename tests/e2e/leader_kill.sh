@@ -12,9 +12,9 @@
 #   * all ranks began after that one step, every element right (lockstep.c), every visible checkpoint verifies;
 #   * the next checkpoint commits.
 #
-# Defects are planted into what a life left behind, and have to be found. `leader_kill.sh whole` goes on, passage
-# after passage, until none fires in two commits, and kills in all three ways; without it the second commit's points,
-# the node killed. JOBS=N lives at a time.
+# Defects are planted into what a life left behind, and have to be found. `leader_kill.sh whole [WAY...]` goes on,
+# passage after passage, until none fires in two commits, and kills in all three ways (node, agent, store); without
+# it the second commit's points, the node killed. JOBS=N lives at a time.
 . "$(dirname "$0")/lib.sh"
 lockstep=$helpers/lockstep
 [ -x "$lockstep" ] || skip "$lockstep is not built"
@@ -86,7 +86,9 @@ plant() {
         early) rm "$newest/rank-00003.manifest" ;; # COMMIT, and the member's manifest did not get there
         half) # rolled forward without all manifests
                 cp "$newest/INDEX" "$newest/COMMIT" "$half"
+                rm -f "$half/rank-00001.manifest"
                 mv "$half" "$CAIRN_STORE/job/000000900000-g0001"
+                complete=0
                 ;;
         dropped) rm -r "$half" ;; # complete, and not rolled forward
         esac
@@ -109,7 +111,7 @@ harm() { # ACTION WHERE
         local pid
         case $1 in
         node) "$helpers/process" "${node_pid[a]}" kill-tree ;;
-        agent) kill -KILL "$("$helpers/process" "${node_pid[a]}" agent)" ;;
+        agent) kill -KILL "$("$helpers/process" "${node_pid[a]}" agent | head -n 1)" ;; # its children end with it
         esac
         # The member's store process was stopped: it goes on when the leader is gone, or not.
         [ "$2" = a ] || for pid in $("$helpers/process" "${node_pid[b]}" store); do
@@ -166,7 +168,7 @@ life() {
         [ "$1" = agent ] || node a
         within 60 "a second group" all_begun 2
         steps=$(begun_after)
-        [ "$(wc -l <<<"$steps")" -eq 1 ] || violation "ranks began after steps" $steps
+        [ "$(wc -l <<<"$steps")" -eq 1 ] || violation "ranks began after steps $steps"
         [ "$steps" -ge "${reported:-0}" ] || violation "step $reported was reported, step $steps resumed"
         if [ "$1" = agent ]; then
                 echo agent >"$life/result"
@@ -244,13 +246,15 @@ sweep() { # ACTION
         echo "ok $1: $none passages more did not come"
 }
 if [ "${1:-}" = whole ]; then
-        for action in node agent store; do
+        [ $# -gt 1 ] || set -- whole node agent store
+        for action in "${@:2}"; do
                 sweep "$action"
         done
 else
         numbers=()
         for place in a:manifest-write:1 a:manifest-rename:3 a:manifest-rename:4 a:commit-index:1 a:commit-index:2 \
-                a:commit-record:2 a:commit-rename:2 a:commit-parent-sync:2 b:manifest-rename:3 b:manifest-rename:4 b-killed:manifest-rename:4; do
+                a:commit-record:2 a:commit-rename:2 a:commit-parent-sync:2 b:manifest-rename:3 b:manifest-rename:4 \
+                b-killed:manifest-rename:4; do
                 IFS=: read -r where point passage <<<"$place"
                 begin node "$where" "$point" "$passage"
                 numbers+=("$number")
@@ -269,7 +273,8 @@ for plant in "${!plants[@]}"; do
 done
 for number in "${planted[@]}"; do
         ended "$number"
-        if [ "$code" -ne 1 ] || ! grep -Eq '^VIOLATION.*(not whole|not rolled forward| resumed|✗)' "$work/life-$number.said"; then
+        if [ "$code" -ne 1 ] ||
+                ! grep -Eq '^VIOLATION.*(not whole|not rolled forward| resumed|✗)' "$work/life-$number.said"; then
                 cat "$work/life-$number.said"
                 die "a planted defect was not found: ${lives_of[$number]} (status $code)"
         fi

@@ -9,14 +9,18 @@
 
 static struct process_entry tree[1024];
 
+/* All stand still before the first is killed: whoever sees another one end could do something about
+ * it, start one anew say. */
 static int kill_tree(pid_t root) {
-        size_t count;
-        (void) kill(root, SIGSTOP); /* so that it starts nothing meanwhile */
-        count = process_descendants(root, tree, 1024);
+        size_t count = 0, before;
+        (void) kill(root, SIGSTOP);
+        do {
+                before = count;
+                count = process_descendants(root, tree, 1024);
+                for (size_t i = 0; i < count; i++)
+                        (void) kill(tree[i].pid, SIGSTOP);
+        } while (count != before);
         (void) kill(root, SIGKILL);
-        for (size_t i = 0; i < count; i++)
-                (void) kill(tree[i].pid, SIGKILL);
-        count = process_descendants(root, tree, 1024);
         for (size_t i = 0; i < count; i++)
                 (void) kill(tree[i].pid, SIGKILL);
         return 0;
