@@ -264,6 +264,7 @@ static int handle_stop(void *context, struct connection *c, const Cairn__Control
         struct run *run;
         (void) fds;
         TRY(get_run(context, &e->stop_request->run, "stop run", &run, reterr));
+        run->stop.preempted = run->stop.preempted || e->stop_request->preempted;
         return run_stop(run, &to, e->stop_request->deadline_ns, reterr);
 }
 

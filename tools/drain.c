@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * cairn drain - stop every run on this machine: a snapshot, a commit, an orderly end of each, all
- * at the same time. For the moment before a node goes away (a preStop hook, a maintenance).
+ * at the same time. For the moment before a node goes away (a preStop hook, a maintenance): each
+ * `cairn run` ends with 75, so that what supervises it starts it again.
  */
 #include "base/cleanup.h"
 #include "tools/agent_call.h"
@@ -26,6 +27,7 @@ static void ask(struct stop *s, uint64_t deadline_ns) {
         Cairn__Control__Envelope envelope = CAIRN__CONTROL__ENVELOPE__INIT;
         request.run = agent_call_text(s->run);
         request.deadline_ns = deadline_ns;
+        request.preempted = true;
         CONTROL_SET(&envelope, STOP_REQUEST, stop_request, &request);
         if (agent_call_open(&s->agent, s->run, AGENT_GREET_NS, &s->error) == 0)
                 (void) control_send(&s->agent, &envelope, NULL, 0,

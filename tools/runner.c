@@ -690,7 +690,7 @@ static int after_life(struct runner *r) {
         if (r->stop_signal)
                 return stop_code(r, code);
         if (r->preempted && !r->leaves)
-                say(r, "another node's machine goes away, and the group ends");
+                say(r, "a machine of the run goes away, and the run ends");
         if (r->preempted)
                 return r->finished || (code != 0 && code < 128) ? code : 75;
         if (!r->group_lost && (code == 0 || is_final(code)))

@@ -13,13 +13,13 @@ wait_step "$work/two.log" 5 20
 try 0 '^one: stopped; step [0-9]+ is committed' "$cairn" drain --deadline 30s
 grep -Eq '^two: stopped; step [0-9]+ is committed' <<<"$said" || die "$said"
 finish 20
-expect_code 0
+expect_code 75
 runner=$first
 finish 20
-expect_code 0
+expect_code 75
 for run in one two; do
         [ "$(newest_of "$run")" ] || die "$run has no checkpoint"
 done
 try 0 'no run is running' "$cairn" drain
 try 64 'one argument too many' "$cairn" drain one
-ok "two runs stopped by one drain"
+ok "two runs stopped by one drain, each with 75"

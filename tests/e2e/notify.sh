@@ -157,7 +157,7 @@ for leaving in b a; do # a member, then the leader
         runner=${node_pid[$staying]} output=$work/job-$staying.out
         finish 15
         expect_code 75
-        says "$output" "another node's machine goes away"
+        says "$output" "a machine of the run goes away, and the run ends"
         wait_for 15 grep -q 'holds until SIGTERM' "$work/job-$leaving.out"
         took=$(($(now_ms) - before))
         [ "$took" -lt 14000 ] || die "it took $took ms of 12 s"

@@ -48,6 +48,7 @@ count() { # pattern
 }
 [ "$(count 'cairn ')" -ge 17 ] || die "only $(count 'cairn ') commands were found"
 [ "$(count 'cairn run .*--rdzv')" -eq 4 ] || die "not all groups were tried"
+[ "$(count 'cairn drain')" -eq 1 ] || die "the preStop hook was not tried"
 ! grep -A3 '^64 ' "$work/commands" || die "the README shows a command that is a usage error"
 ! grep -E '^12[67] ' "$work/commands" || die "the README shows a command that is not there"
 "$cairn" run --no-such-option -- true >/dev/null 2>&1 && die "a wrong option passes"
