@@ -10,6 +10,7 @@
 #     make check-unit check-sim check-e2e check-model check-lint    its parts
 #     make check-kill check-reattach check-postmortem [ROUNDS=N] [SEED=N]    random kills, as many as you like
 #     make check-leader                           a group's leader killed at every point of a commit
+#     make check-size [NODES=1000]               what a world of so many nodes costs
 #     make check-outage [SECONDS=60]             storage and agent that are away for so long
 #     make build/tests/unit/test_log    one test program
 #     make bench [SIZE=1G] [ROUNDS=5] [DIR=.]    speeds beside what the machine can do (docs/PERFORMANCE.md)

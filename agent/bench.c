@@ -249,6 +249,7 @@ static int read_once(struct bench *b, struct cairn_error *reterr) {
         }
         struct reader_job job = {.fds = &b->data_fd,
                                  .file_count = 1,
+                                 .alone = true,
                                  .clock = &clock_system,
                                  .wait = wait_for_ring,
                                  .deadline_ns = clock_now(&clock_system) + DEADLINE_NS};

@@ -17,10 +17,12 @@ struct span {
         uint64_t file_from, file_to, staging_from;
 };
 
-/* Do all ranges lie in staging as in one file, shifted by whole blocks? Then bytes around a range
- * may be read along: they are the same file's, in their place. */
+/* Do all ranges lie in staging as in one file, shifted by whole blocks, and nothing beside them?
+ * Then bytes around a range may be read along: they are the same file's, in their place. */
 static bool is_image(const struct reader_job *job) {
         const struct plan_range *first = &job->ranges[0];
+        if (!job->alone)
+                return false;
         uint64_t shift = first->file_offset - first->staging_offset;
         for (uint64_t i = 0; i < job->range_count; i++)
                 if (job->ranges[i].rank != first->rank ||

@@ -17,6 +17,7 @@
 struct reader_job {
         const struct plan_range *ranges; /* as plan_read gave them */
         uint64_t range_count;
+        bool alone;     /* these are all that staging holds */
         const int *fds; /* data files of ranks first_rank ... */
         uint32_t first_rank, file_count;
         const struct clock_ops *clock;

@@ -154,20 +154,12 @@ static int copy_index(struct store *store, const struct checkpoint_place *place,
         return 0;
 }
 
-int restore_open_index(struct store *store, const char *run, const char *checkpoint,
-                       int *ret_index_memfd, uint32_t *ret_world, struct scan_node *ret_here,
+int restore_open_index(struct store *store, const struct checkpoint_place *place,
+                       int *ret_index_memfd, struct scan_node *ret_here,
                        struct cairn_error *reterr) {
-        struct checkpoint_place place;
-
-        TRY(checkpoint_place_open(store, run, checkpoint, &place, reterr));
-        int r = checkpoint_here(store->io, place.run_fd, place.generation, place.world, ret_here,
-                                reterr);
-        if (r == 0)
-                r = copy_index(store, &place, ret_index_memfd, reterr);
-        if (r == 0)
-                *ret_world = place.world;
-        checkpoint_place_done(store, &place);
-        return r;
+        TRY(checkpoint_here(store->io, place->run_fd, place->generation, place->world, ret_here,
+                            reterr));
+        return copy_index(store, place, ret_index_memfd, reterr);
 }
 
 /* ---- data files ---- */
@@ -202,26 +194,23 @@ fail:
         return r;
 }
 
-int restore_open_files(struct store *store, const char *run, const char *checkpoint, uint32_t first,
+int restore_open_files(struct store *store, const struct checkpoint_place *place, uint32_t first,
                        uint32_t count, int *ret_fds, struct cairn_error *reterr) {
-        struct checkpoint_place place;
         uint32_t opened = 0;
         int r = 0;
 
-        TRY(checkpoint_place_open(store, run, checkpoint, &place, reterr));
-        if (first > place.world || count > place.world - first)
-                r = error_set(reterr, CAIRN_ERR_API, "open data files", checkpoint,
-                              "it has %" PRIu32 " ranks", place.world);
+        if (first > place->world || count > place->world - first)
+                r = error_set(reterr, CAIRN_ERR_API, "open data files", place->name,
+                              "it has %" PRIu32 " ranks", place->world);
         int fault = fault_point(FAULT_RESTORE_OPEN);
         if (r == 0 && fault)
-                r = error_set_errno(reterr, fault, "open data files", checkpoint);
+                r = error_set_errno(reterr, fault, "open data files", place->name);
         for (; r == 0 && opened < count; opened += r == 0)
-                r = open_data(store, &place, first + opened, &ret_fds[opened], reterr);
+                r = open_data(store, place, first + opened, &ret_fds[opened], reterr);
         while (r < 0 && opened > 0) {
                 close_fd(store->io, ret_fds[--opened]);
                 ret_fds[opened] = -1;
         }
-        checkpoint_place_done(store, &place);
         return r;
 }
 
@@ -229,13 +218,18 @@ int restore_open(struct store *store, const char *run, const char *checkpoint, i
                  int *ret_data_fds, uint32_t fds_max, uint32_t *ret_world,
                  struct cairn_error *reterr) {
         _cleanup_close_ int memfd = -1;
+        struct checkpoint_place place;
         struct scan_node here;
-        uint32_t world = 0;
 
-        TRY(restore_open_index(store, run, checkpoint, &memfd, &world, &here, reterr));
-        TRY(restore_open_files(store, run, checkpoint, 0, world < fds_max ? world : fds_max,
-                               ret_data_fds, reterr));
+        TRY(checkpoint_place_open(store, run, checkpoint, &place, reterr));
+        int r = restore_open_index(store, &place, &memfd, &here, reterr);
+        if (r == 0)
+                r = restore_open_files(store, &place, 0,
+                                       place.world < fds_max ? place.world : fds_max, ret_data_fds,
+                                       reterr);
+        *ret_world = place.world;
+        checkpoint_place_done(store, &place);
+        TRY(r);
         *ret_index_memfd = TAKE_FD(memfd);
-        *ret_world = world;
         return 0;
 }

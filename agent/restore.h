@@ -26,11 +26,11 @@ void checkpoint_place_done(struct store *store, struct checkpoint_place *place);
 /* INDEX as a sealed memfd, if it is the one that COMMIT names, and whose data files are here.
  * Whether the manifests agree with it was proven by the commit and is again when a start chooses
  * the checkpoint: each rank reads INDEX alone, for there may be thousands. */
-int restore_open_index(struct store *store, const char *run, const char *checkpoint,
-                       int *ret_index_memfd, uint32_t *ret_world, struct scan_node *ret_here,
+int restore_open_index(struct store *store, const struct checkpoint_place *place,
+                       int *ret_index_memfd, struct scan_node *ret_here,
                        struct cairn_error *reterr);
 /* Data files of ranks first .. first + count - 1, headers checked; all or none. */
-int restore_open_files(struct store *store, const char *run, const char *checkpoint, uint32_t first,
+int restore_open_files(struct store *store, const struct checkpoint_place *place, uint32_t first,
                        uint32_t count, int *ret_fds, struct cairn_error *reterr);
 
 #endif

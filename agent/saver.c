@@ -46,10 +46,13 @@ struct saver {
         uint64_t claim_seq;
         uint32_t claim_count;
         unsigned char *payload;
-        /* a restore that waits for its files */
-        int plan_fd;
-        int files[RING_FILES_MAX];
-        uint32_t first_file, file_count, files_wanted;
+        /* a restore: its plan is mapped until all is read, some files at a time */
+        void *plan;
+        uint64_t plan_bytes;
+        const struct plan_range *ranges;
+        uint64_t range_count, ranges_read, restored_bytes, restore_ns, restore_deadline_ns;
+        int files[SAVER_FILES_MAX];
+        uint32_t first_file, file_count;
         bool warned;
 };
 
@@ -433,81 +436,102 @@ static void on_take(struct saver *s, const struct saver_message *m) {
         s->hold_step = m->step;
 }
 
+static_assert(SAVER_FILES_MAX <= RING_FILES_MAX, "they are read together");
+
 static void close_files(struct saver *s) {
         for (uint32_t i = 0; i < s->file_count; i++)
                 ring_close(s->ring, s->files[i]);
         s->file_count = 0;
-        cleanup_close(&s->plan_fd);
-        s->plan_fd = -1;
 }
 
-static int restore(struct saver *s, struct saver_message *reply) {
-        uint64_t bytes;
-        TRY(wire_memfd_check(s->plan_fd, 0, PLAN_HEADER_BYTES, UINT64_MAX, &bytes, &reply->error));
-        void *plan = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, s->plan_fd, 0);
-        if (plan == MAP_FAILED)
-                return error_set_errno(&reply->error, errno, "map restore plan", s->setup.run);
-        struct reader_job job = {.fds = s->files,
-                                 .first_rank = s->first_file,
-                                 .file_count = s->file_count,
-                                 .clock = &clock_system,
-                                 .wait = wait_for_ring,
-                                 .context = s};
+static void end_restore(struct saver *s) {
+        close_files(s);
+        if (s->plan)
+                (void) munmap(s->plan, s->plan_bytes);
+        s->plan = NULL;
+}
+
+static int answer_restored(struct saver *s, struct saver_message *reply) {
+        reply->verb = SAVER_RESTORED;
+        reply->bytes = s->restored_bytes;
+        reply->duration_ns = s->restore_ns;
+        add_warning(s, reply);
+        end_restore(s);
+        return send_result(s, reply);
+}
+
+static int open_plan(struct saver *s, int fd, uint32_t world, struct cairn_error *reterr) {
         uint64_t staging_bytes;
-        int r = plan_read(plan, bytes, s->first_file + s->file_count, &job.ranges, &job.range_count,
-                          &staging_bytes, &reply->error);
-        if (r == 0 && job.range_count && job.ranges[0].rank < s->first_file)
-                r = error_set(&reply->error, CAIRN_ERR_API, "restore", s->setup.run,
-                              "the plan needs files that are not here");
-        if (r == 0 && staging_bytes > s->staging.bytes)
-                r = error_set(&reply->error, CAIRN_ERR_API, "restore", s->setup.run,
-                              "staging is smaller than the plan");
-        job.deadline_ns = storage_deadline(s, r == 0 ? staging_bytes : 0);
+        TRY(wire_memfd_check(fd, 0, PLAN_HEADER_BYTES, UINT64_MAX, &s->plan_bytes, reterr));
+        void *plan = mmap(NULL, s->plan_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (plan == MAP_FAILED)
+                return error_set_errno(reterr, errno, "map restore plan", s->setup.run);
+        s->plan = plan;
+        TRY(plan_read(plan, s->plan_bytes, world, &s->ranges, &s->range_count, &staging_bytes,
+                      reterr));
+        if (!s->staging.base || staging_bytes > s->staging.bytes)
+                return error_set(reterr, CAIRN_ERR_API, "restore", s->setup.run,
+                                 "staging is smaller than the plan, or there is none yet");
+        s->restore_deadline_ns = storage_deadline(s, staging_bytes);
         const struct cut_word none = {.phase = CUT_UPDATING};
         staging_note(&s->staging, STAGING_RESTORE, none, 0);
-        if (r == 0)
-                r = reader_read(&job, s->ring, &s->staging, &reply->bytes, &reply->error);
-        (void) munmap(plan, bytes);
-        return r;
-}
-
-static int restore_if_complete(struct saver *s) {
-        if (s->plan_fd < 0 || s->file_count < s->files_wanted)
-                return 0;
-        struct saver_message reply = {.verb = SAVER_RESTORED, .error = CAIRN_ERROR_INIT};
-        uint64_t start_ns = clock_now(&clock_system);
-        reply.status = s->staging.base ? restore(s, &reply)
-                                       : error_set(&reply.error, CAIRN_ERR_API, "restore",
-                                                   s->setup.run, "there is no staging yet");
-        reply.duration_ns = clock_now(&clock_system) - start_ns;
-        add_warning(s, &reply);
-        close_files(s);
-        return send_result(s, &reply);
+        return 0;
 }
 
 static int on_restore(struct saver *s, const struct saver_message *m, struct wire_fds *fds) {
-        close_files(s);
-        s->plan_fd = wire_fds_take(fds, 0);
-        s->files_wanted = m->world;
-        s->first_file = m->first;
-        if (m->world <= RING_FILES_MAX)
-                return 0;
-        struct saver_message reply = {.verb = SAVER_RESTORED, .error = CAIRN_ERROR_INIT};
-        reply.status = error_set(&reply.error, CAIRN_ERR_UNSUPPORTED, "restore", s->setup.run,
-                                 "a checkpoint of %u ranks; this version reads at most %d files",
-                                 m->world, RING_FILES_MAX);
-        close_files(s);
-        return send_message(s, &reply);
+        struct saver_message reply = {.error = CAIRN_ERROR_INIT};
+        _cleanup_close_ int fd = wire_fds_take(fds, 0);
+        end_restore(s);
+        s->ranges_read = s->range_count = s->restored_bytes = s->restore_ns = 0;
+        reply.status = open_plan(s, fd, m->world, &reply.error);
+        return reply.status < 0 || s->range_count == 0 ? answer_restored(s, &reply) : 0;
+}
+
+/* The ranges that lie in the files that are open. */
+static int read_part(struct saver *s, struct cairn_error *reterr) {
+        struct reader_job job = {.fds = s->files,
+                                 .first_rank = s->first_file,
+                                 .file_count = s->file_count,
+                                 .ranges = s->ranges + s->ranges_read,
+                                 .clock = &clock_system,
+                                 .wait = wait_for_ring,
+                                 .context = s,
+                                 .deadline_ns = s->restore_deadline_ns};
+        uint64_t left = s->range_count - s->ranges_read, bytes;
+        while (job.range_count < left &&
+               job.ranges[job.range_count].rank < s->first_file + s->file_count)
+                job.range_count++;
+        job.alone = job.range_count == s->range_count;
+        if (job.range_count == 0 || job.ranges[0].rank < s->first_file)
+                return error_set(reterr, CAIRN_ERR_API, "restore", s->setup.run,
+                                 "the plan needs other files than are here");
+        int r = reader_read(&job, s->ring, &s->staging, &bytes, reterr);
+        s->restored_bytes += bytes;
+        s->ranges_read += job.range_count;
+        return r;
 }
 
 static int on_files(struct saver *s, const struct saver_message *m, struct wire_fds *fds) {
+        struct saver_message reply = {.verb = SAVER_PART, .error = CAIRN_ERROR_INIT};
         _cleanup_close_ int parcel = wire_fds_take(fds, 0);
+        if (!s->plan) /* it has failed: they were under way */
+                return 0;
+        if (s->file_count == 0)
+                s->first_file = m->first;
         if (m->first != s->first_file + s->file_count || m->count == 0 || m->count > WIRE_FDS_MAX ||
-            m->count > RING_FILES_MAX - s->file_count)
+            m->count > SAVER_FILES_MAX - s->file_count)
                 return CAIRN_ERR_PEER;
         TRY(parcel_unpack(parcel, s->files + s->file_count, m->count, NULL));
         s->file_count += m->count;
-        return restore_if_complete(s);
+        if (!m->flush)
+                return 0;
+        uint64_t start_ns = clock_now(&clock_system);
+        reply.status = read_part(s, &reply.error);
+        s->restore_ns += clock_now(&clock_system) - start_ns;
+        if (reply.status < 0 || s->ranges_read == s->range_count)
+                return answer_restored(s, &reply);
+        close_files(s);
+        return send_message(s, &reply);
 }
 
 static int dispatch(struct saver *s, const struct saver_message *m, struct wire_fds *fds) {
@@ -594,8 +618,7 @@ int saver_main(int socket) {
                           .socket = socket,
                           .event_fd = -1,
                           .data_fd = -1,
-                          .manifest_fd = -1,
-                          .plan_fd = -1};
+                          .manifest_fd = -1};
         struct cairn_error e = CAIRN_ERROR_INIT;
         const struct ring_options options = {.backend = RING_AUTO};
         worker_become("cairn-saver");
@@ -612,7 +635,7 @@ int saver_main(int socket) {
         if (ring_stuck(s.ring))
                 return status_exit_code(CAIRN_ERR_TIMEOUT);
         disarm(&s);
-        close_files(&s);
+        end_restore(&s);
         free(s.payload);
         ring_free(s.ring);
         staging_done(&s.staging);

@@ -30,7 +30,9 @@
  *                                                      data and manifest (temporary name) synced
  *   SAVER_DISARM  {attempt}: give its files back; a    SAVER_DISARMED {attempt}, after the VOID
  *                 copy or write under way is not wanted  (the copy) or WRITTEN {VOID} (the write)
- *   SAVER_RESTORE fds: plan, then SAVER_FILES          SAVER_RESTORED {status, bytes, ns}
+ *   SAVER_RESTORE fds: plan, then SAVER_FILES {first, count, flush} of the ranks that it needs, at
+ *   most SAVER_FILES_MAX before a flush: SAVER_PART, and after the last range
+ *                                                      SAVER_RESTORED {status, bytes, ns}
  *                 fds: parcel of data files
  *
  * While a state is held any order but GO lets go of it first. A hold ends by itself after
@@ -71,6 +73,8 @@ struct saver_ending {
         bool suspect; /* the state may have been scribbled on: never chosen by itself */
 };
 
+#define SAVER_FILES_MAX 64 /* open at a time for a restore */
+
 enum saver_verb {
         SAVER_SETUP = 1,
         SAVER_READY,
@@ -89,6 +93,7 @@ enum saver_verb {
         SAVER_WRITTEN,
         SAVER_RESTORE,
         SAVER_FILES,
+        SAVER_PART,
         SAVER_RESTORED
 };
 struct saver_message {
@@ -106,6 +111,7 @@ struct saver_message {
         bool warned; /* SAVER_WRITTEN, SAVER_RESTORED: fell back; `error` says why, once */
         uint64_t non_finite_count;
         bool hold;  /* SAVER_TAKE; SAVER_VOID of one that was held */
+        bool flush; /* SAVER_FILES: these and those before them are read, then closed */
         bool stuck; /* WRITTEN, RESTORED: transfers never ended; the saver goes, others come */
         struct saver_ending ending; /* SAVER_TAKE of a dead trainer; SAVER_CUT repeats it */
 };

@@ -39,7 +39,9 @@ struct session_restore {
         struct reply_to inventory_reply;
         int plan_fd;
         uint64_t staging_bytes, range_count;
-        uint32_t world, first, count, files_sent; /* count: ranks whose files are here */
+        uint32_t world, first, count; /* count: ranks whose files are here */
+        uint32_t next;      /* ranks before it have been sent, as far as they are needed */
+        uint32_t unflushed; /* files that the saver has not been told to read */
         bool wanted, opened, files_pending;
         bool begun; /* this saver has the plan */
         unsigned tries;

@@ -41,5 +41,6 @@ void session_saver_sealed(struct session *s, const struct saver_message *m);
 /* With a sealed saver: its staging is large enough, or a larger one is sealed first. */
 void session_restore_begin(struct session *s);
 void session_saver_restored(struct session *s, const struct saver_message *m);
+void session_saver_part(struct session *s); /* the saver has read what it was sent */
 
 #endif

@@ -62,6 +62,26 @@ static void restore_fail(struct session *s, const struct cairn_error *error) {
 
 static void restore_ask_files(struct session *s);
 
+/* The first rank from there on of whose file the plan needs something; UINT32_MAX: none. The plan
+ * was checked, and nobody can write to it. */
+static uint32_t next_needed(const struct session *s, uint32_t from) {
+        uint64_t low = 0, high = s->restore.range_count, bytes = plan_bytes(high);
+        unsigned char *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, s->restore.plan_fd, 0);
+        if (map == MAP_FAILED) /* one that is not needed costs its opening */
+                return from - s->restore.first < s->restore.count ? from : UINT32_MAX;
+        const struct plan_range *ranges = (const void *) (map + PLAN_HEADER_BYTES);
+        while (low < high) {
+                uint64_t middle = low + (high - low) / 2;
+                if (ranges[middle].rank < from)
+                        low = middle + 1;
+                else
+                        high = middle;
+        }
+        uint32_t rank = low < s->restore.range_count ? ranges[low].rank : UINT32_MAX;
+        (void) munmap(map, bytes);
+        return rank;
+}
+
 static void restore_files(void *context, const struct store_message *reply, struct wire_fds *fds) {
         struct session *s = context;
         s->restore.files_pending = false;
@@ -75,22 +95,25 @@ static void restore_files(void *context, const struct store_message *reply, stru
                 session_restore_begin(s);
                 return;
         }
+        uint32_t end = reply->first + reply->count, next = next_needed(s, end);
         struct saver_message m = session_message(s, SAVER_FILES);
-        m.first = s->restore.first + s->restore.files_sent;
+        m.first = reply->first;
         m.count = reply->count;
-        m.world = s->restore.world;
+        s->restore.unflushed += m.count;
+        m.flush = next != end || s->restore.unflushed + WIRE_FDS_MAX > SAVER_FILES_MAX;
         if (fds->count == 0 || s->agent->ops->saver_send(s, &m, fds->fds, 1) < 0)
                 return; /* the saver is gone: its successor begins anew */
-        s->restore.files_sent += m.count;
-        if (s->restore.files_sent < s->restore.count)
+        s->restore.next = next;
+        if (m.flush)
+                s->restore.unflushed = 0; /* SAVER_PART or SAVER_RESTORED follows */
+        else
                 restore_ask_files(s);
 }
 
 static void restore_ask_files(struct session *s) {
         struct cairn_error error = CAIRN_ERROR_INIT;
-        struct store_message m = {.verb = STORE_RESTORE_FILES,
-                                  .first = s->restore.first + s->restore.files_sent};
-        uint32_t left = s->restore.count - s->restore.files_sent;
+        struct store_message m = {.verb = STORE_RESTORE_FILES, .first = s->restore.next};
+        uint32_t left = s->restore.first + s->restore.count - s->restore.next;
         m.count = left < WIRE_FDS_MAX ? left : WIRE_FDS_MAX;
         m.world = s->restore.world;
         memcpy(m.name, s->run->checkpoint, sizeof m.name);
@@ -99,6 +122,12 @@ static void restore_ask_files(struct session *s) {
                 s->restore.files_pending = false;
                 restore_fail(s, &error);
         }
+}
+
+void session_saver_part(struct session *s) {
+        if (s->state == SESSION_RESTORING && s->restore.wanted && !s->restore.files_pending &&
+            s->restore.next < s->restore.first + s->restore.count)
+                restore_ask_files(s);
 }
 
 /* With a sealed saver: its staging is large enough, or a larger one is sealed first. */
@@ -122,11 +151,11 @@ void session_restore_begin(struct session *s) {
         }
         struct saver_message m = session_message(s, SAVER_RESTORE);
         m.bytes = t->staging_bytes;
-        m.first = t->first;
-        m.count = m.world = t->count;
-        t->files_sent = 0;
+        m.world = t->world;
+        t->next = next_needed(s, t->first);
+        t->unflushed = 0;
         t->begun = s->agent->ops->saver_send(s, &m, &t->plan_fd, 1) == 0;
-        if (t->begun)
+        if (t->begun && t->range_count > 0)
                 restore_ask_files(s);
 }
 

@@ -264,6 +264,9 @@ void session_saver_message(struct session *s, const struct saver_message *m, str
                 s->disarming = false;
                 run_session_disarmed(s->run, s, m->attempt);
                 break;
+        case SAVER_PART:
+                session_saver_part(s);
+                break;
         case SAVER_RESTORED:
                 session_saver_restored(s, m);
                 if (m->stuck)

@@ -36,6 +36,9 @@ struct child {
         int socket;
         struct store store;
         struct open_run runs[RUNS_MAX];
+        /* What was opened last for a restore: its COMMIT is not read again for each few files. */
+        struct checkpoint_place restored;
+        char restored_run[RUN_NAME_BYTES_MAX + 1], restored_name[STORE_PATH_BYTES]; /* "": none */
         int fds[WIRE_FDS_MAX]; /* of the reply at hand */
         size_t fd_count;
 };
@@ -93,9 +96,16 @@ static enum place look_at_place(const char *path, int fd) {
 }
 
 /* A store that was put back or made anew is found by its path. */
+static void forget_restored(struct child *c) {
+        if (*c->restored_name)
+                checkpoint_place_done(&c->store, &c->restored);
+        *c->restored_name = '\0';
+}
+
 static void forget_moved_store(struct child *c) {
         if (c->store.fd < 0 || look_at_place(c->store.path, c->store.fd) == PLACE_SAME)
                 return;
+        forget_restored(c);
         (void) close(c->store.fd);
         c->store.fd = -1;
 }
@@ -359,13 +369,26 @@ static int do_on_run(struct child *c, struct open_run *r, struct store_message *
         }
 }
 
+/* Opened anew for each restore, once for all of its files. */
+static int open_place(struct child *c, const struct store_message *m, struct cairn_error *reterr) {
+        if (m->verb == STORE_RESTORE_FILES && strcmp(c->restored_run, m->run) == 0 &&
+            strcmp(c->restored_name, m->name) == 0)
+                return 0;
+        forget_restored(c);
+        TRY(checkpoint_place_open(&c->store, m->run, m->name, &c->restored, reterr));
+        memcpy(c->restored_run, m->run, sizeof c->restored_run);
+        (void) snprintf(c->restored_name, sizeof c->restored_name, "%s", m->name);
+        return 0;
+}
+
 static int do_restore(struct child *c, struct store_message *m, struct cairn_error *reterr) {
         if (c->store.fd < 0)
                 TRY(store_open(c->store.io, c->store.path, &c->store.fd, reterr));
+        TRY(open_place(c, m, reterr));
         if (m->verb == STORE_RESTORE_OPEN) {
                 struct scan_node here;
-                TRY(restore_open_index(&c->store, m->run, m->name, &c->fds[0], &m->world, &here,
-                                       reterr));
+                TRY(restore_open_index(&c->store, &c->restored, &c->fds[0], &here, reterr));
+                m->world = c->restored.world;
                 m->first = here.first_rank;
                 m->count = here.ranks;
                 c->fd_count = 1;
@@ -375,7 +398,7 @@ static int do_restore(struct child *c, struct store_message *m, struct cairn_err
                 return error_set(reterr, CAIRN_ERR_API, "open data files", m->name,
                                  "%u files at once are more than %d", m->count, WIRE_FDS_MAX);
         int fds[WIRE_FDS_MAX];
-        TRY(restore_open_files(&c->store, m->run, m->name, m->first, m->count, fds, reterr));
+        TRY(restore_open_files(&c->store, &c->restored, m->first, m->count, fds, reterr));
         return m->count ? pack(c, fds, m->count, reterr) : 0;
 }
 
@@ -503,6 +526,7 @@ int store_main(int socket, const char *path) {
         for (size_t i = 0; i < RUNS_MAX; i++)
                 if (c->runs[i].used)
                         close_run(c, &c->runs[i]);
+        forget_restored(c);
         if (c->store.fd >= 0)
                 (void) close(c->store.fd);
         free(c);

@@ -113,6 +113,12 @@ check-large: all $(E2E_HELPERS)
 	@BUILD='$(BUILD)' tests/e2e/large.sh
 	@MANY=1000000 BUILD='$(BUILD)' tests/e2e/many.sh
 
+# A world of thousands, measured: docs/PERFORMANCE.md, "Large worlds". In memory, unless DIR says where.
+.PHONY: check-size
+check-size: all $(BUILD)/tests/sim/test_size
+	@SIZE_NODES='$(or $(NODES),1000)' SIZE_TENSORS='$(or $(TENSORS),100000)' TMPDIR='$(or $(DIR),/dev/shm)' \
+		$(BUILD)/tests/sim/test_size
+
 .PHONY: check-sanitized check-races
 check-sanitized: all $(UNIT) $(SIM) $(FUZZ) $(E2E_HELPERS)
 	@$(TESTS_RUN) -t 600 $(UNIT) $(SIM) $(FUZZ) $(E2E)

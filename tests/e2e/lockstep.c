@@ -24,7 +24,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { RANKS_AT_MOST = 64 };
+enum { RANKS_AT_MOST = 128 };
 
 struct lockstep {
         struct cairn *cairn;

@@ -98,16 +98,17 @@ static void test_damage_is_found_before_anything_is_handed_out(void **state) {
 
 static void test_files_in_batches(void **state) {
         struct fixture *f = started();
+        struct checkpoint_place place;
         int fds[2];
 
         assert_int_equal(
-                restore_open_files(&f->store, "run", "000000000010-g0001", 1, 1, fds, &f->e), 0);
+                checkpoint_place_open(&f->store, "run", "000000000010-g0001", &place, &f->e), 0);
+        assert_int_equal(place.world, 2);
+        assert_int_equal(restore_open_files(&f->store, &place, 1, 1, fds, &f->e), 0);
         (void) close(fds[0]);
-        assert_int_equal(
-                restore_open_files(&f->store, "run", "000000000010-g0001", 1, 2, fds, &f->e),
-                CAIRN_ERR_API);
-        assert_int_equal(
-                restore_open_files(&f->store, "run", "000000000010-g0001", 2, 0, fds, &f->e), 0);
+        assert_int_equal(restore_open_files(&f->store, &place, 1, 2, fds, &f->e), CAIRN_ERR_API);
+        assert_int_equal(restore_open_files(&f->store, &place, 2, 0, fds, &f->e), 0);
+        checkpoint_place_done(&f->store, &place);
         fixture_free(f);
 }
 
