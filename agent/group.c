@@ -9,6 +9,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/states.h"
+#include "format/exits.h"
 #include "format/wire.h"
 
 #include <arpa/inet.h>
@@ -466,6 +467,7 @@ static void join(struct group *g) {
                g->self.nonce == 0)
                 ;
         g->ready_hash = 0;
+        g->end_code = 0;
         set_state(g, GROUP_JOINING, 0);
         leave_or_enter(g);
 }
@@ -534,26 +536,21 @@ bool group_cancel(struct group *g) {
 
 /* ---- losses ---- */
 
-static void tell_runner(struct run *run, const char *reason) {
+static void tell_runner(struct run *run, const char *reason, int code) {
         Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
         Cairn__Control__GroupLost m = CAIRN__CONTROL__GROUP_LOST__INIT;
         m.reason = (ProtobufCBinaryData){strlen(reason), (uint8_t *) (uintptr_t) reason};
+        m.code = code;
         e.body_case = CAIRN__CONTROL__ENVELOPE__BODY_GROUP_LOST;
         e.group_lost = &m;
         server_tell(&run->runner, &e);
 }
 
-void group_lost(struct group *g, const char *reason) {
+static void tell_lost(struct group *g, const char *reason, int code) {
         Cairn__Peer__PeerEnvelope e = CAIRN__PEER__PEER_ENVELOPE__INIT;
         Cairn__Peer__Lost m = CAIRN__PEER__LOST__INIT;
-        struct run *run = g->run;
-        /* Ranks that leave a run which is complete or to be stopped are no loss. */
-        if ((g->state != GROUP_LEADING && g->state != GROUP_FOLLOWING) || run->finish.done ||
-            run->stop.active || run->end.wanted)
-                return;
-        log_event(LOG_LEVEL_WARNING, "run=%s generation=%llu group=lost reason=\"%s\"", run->name,
-                  (unsigned long long) g->generation, reason);
         m.reason = (ProtobufCBinaryData){strlen(reason), (uint8_t *) (uintptr_t) reason};
+        m.code = code;
         e.body_case = CAIRN__PEER__PEER_ENVELOPE__BODY_LOST;
         e.lost = &m;
         if (g->leader)
@@ -561,17 +558,52 @@ void group_lost(struct group *g, const char *reason) {
         for (uint32_t i = 0; i < g->node_count; i++)
                 if (g->nodes[i].link)
                         (void) peer_send(g->nodes[i].link, &e);
+        tell_runner(g->run, reason, code);
+}
+
+static bool is_whole(const struct group *g) {
+        return g->state == GROUP_LEADING || g->state == GROUP_FOLLOWING;
+}
+
+/* Ranks that leave a run which is complete or to be stopped are no loss. */
+static bool is_ending(const struct run *run) {
+        return run->finish.done || run->stop.active || run->end.wanted;
+}
+
+void group_lost(struct group *g, const char *reason) {
+        struct run *run = g->run;
+        if (!is_whole(g) || is_ending(run))
+                return;
+        log_event(LOG_LEVEL_WARNING, "run=%s generation=%llu group=lost reason=\"%s\"", run->name,
+                  (unsigned long long) g->generation, reason);
+        tell_lost(g, reason, 0);
         set_state(g, GROUP_LOST, 0);
         struct cairn_error error = CAIRN_ERROR_INIT;
         (void) error_set(&error, CAIRN_ERR_PEER, "take snapshot", run->name, "%s", reason);
         attempts_doom_all(run, &error);
-        tell_runner(run, reason);
         run_pump(run);
 }
 
-void group_rank_failed(struct run *run, const char *what) {
-        if (run->group)
-                group_lost(run->group, what);
+/* Also after a loss that was told before: whoever still listens does not wait for this node. */
+void group_ended(struct group *g, const char *reason, int code) {
+        if (g->end_code || (!is_whole(g) && g->state != GROUP_LOST) || is_ending(g->run))
+                return;
+        g->end_code = code;
+        tell_lost(g, reason, code);
+        group_lost(g, reason);
+}
+
+void group_rank_failed(struct run *run, const char *what, int code) {
+        const char *final = exit_final_reason(code);
+        char reason[400];
+        if (!run->group)
+                return;
+        (void) snprintf(reason, sizeof reason, "%s on node %s%s%s", what, run->group->self.node,
+                        final ? ": " : "", final ? final : "");
+        if (final)
+                group_ended(run->group, reason, code);
+        else
+                group_lost(run->group, reason);
 }
 
 /* ---- making ---- */

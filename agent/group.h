@@ -18,7 +18,8 @@
  * puts into the exchange is told to all nodes.
  *
  * When a rank or a node is lost, everybody is told, this node's `cairn run` with GroupLost; it ends
- * its ranks and starts again. A connection that is silent for 5 s and a lease that ran out are a
+ * its ranks and starts again. After a final exit status of a rank it does not: the run ends with
+ * that status on all nodes. A connection that is silent for 5 s and a lease that ran out are a
  * lost node.
  *
  * The loop's thread. One group a run; it keeps its place in the rendezvous between starts.
@@ -67,6 +68,7 @@ struct group {
         uint32_t nodes_min, nodes_max;
         bool is_local;       /* its store is node-local */
         uint64_t generation; /* that is being made, led or followed */
+        int end_code;        /* some node ended with this final status: told once */
         uint8_t secret[RENDEZVOUS_SECRET_BYTES];
         struct group_node *nodes;              /* of that generation, by first_rank */
         uint32_t node_count, world, node_rank; /* node_rank: this one's place among them */
@@ -89,7 +91,8 @@ void group_claim_failed(struct group *g);
 bool group_cancel(struct group *g);
 /* This node's `cairn run` is over, or its ranks did not end well. */
 void group_leave(struct group *g);
-void group_rank_failed(struct run *run, const char *what);
+/* `code`: its exit status where that is final (exits.h); then the run ends on all nodes. */
+void group_rank_failed(struct run *run, const char *what, int code);
 
 /* Leader: whose link that is, and whose rank; NULL: nobody's. */
 struct group_node *group_node_of(const struct group *g, const struct peer_link *link);
@@ -136,5 +139,6 @@ bool group_finished(const struct run *run);
 /* group_talk.c */
 void group_received(void *context, struct peer_link *link, const Cairn__Peer__PeerEnvelope *e);
 void group_lost(struct group *g, const char *reason);
+void group_ended(struct group *g, const char *reason, int code);
 
 #endif

@@ -11,6 +11,7 @@
 #include "agent/hold.h"
 #include "agent/run_parts.h"
 #include "base/log.h"
+#include "format/exits.h"
 #include "format/wire.h"
 
 #include <string.h>
@@ -327,7 +328,10 @@ static void heard_finish(struct run *run, struct peer_link *link, const Cairn__P
 static void heard_lost(struct run *run, const Cairn__Peer__Lost *m) {
         char reason[500];
         copy_shortened(reason, sizeof reason, &m->reason);
-        group_lost(run->group, reason);
+        if (exit_final_reason(m->code))
+                group_ended(run->group, reason, m->code);
+        else
+                group_lost(run->group, reason);
 }
 
 static void heard_exchange(struct run *run, const struct peer_link *link,

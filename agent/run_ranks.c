@@ -152,7 +152,7 @@ static void rank_failed(struct run *run, uint32_t rank, int status) {
                 (void) snprintf(what, sizeof what, "rank %u ended with status %d", rank,
                                 WEXITSTATUS(status));
         if (status != 0)
-                group_rank_failed(run, what);
+                group_rank_failed(run, what, WIFEXITED(status) ? WEXITSTATUS(status) : 0);
 }
 
 int run_rank_exit(struct run *run, const struct reply_to *to, const Cairn__Control__RankExit *m,

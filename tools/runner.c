@@ -3,6 +3,7 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "format/exits.h"
 #include "tools/agent_call.h"
 #include "tools/agent_process.h"
 #include "tools/agent_status.h"
@@ -45,11 +46,7 @@
 /* Exit statuses after which another start cannot do better (docs/OPERATIONS.md), and 75: the
  * machine is going away. */
 static bool is_final(int code) {
-        static const int codes[] = {64, 65, 66, 73, 75, 77, 78};
-        for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++)
-                if (codes[i] == code)
-                        return true;
-        return false;
+        return code == 75 || exit_final_reason(code);
 }
 
 struct runner {
@@ -74,6 +71,7 @@ struct runner {
                 uint64_t lost_steps;
         } left;
         bool group_lost; /* of several nodes: another one's rank or node is gone */
+        int group_code;  /* not 0: for good, it ended with this final status */
         bool agent_lost; /* and so is what it knew of our ranks */
         bool finished;   /* the run is complete, as the agent recorded */
         bool preempted;  /* a notice ends the run */
@@ -373,12 +371,17 @@ static int send_start(struct runner *r, uint64_t generation, bool again,
         return 0;
 }
 
-/* Without its fellows on other nodes no rank gets any further. */
-static void lose_group(struct runner *r, const char *reason) {
+/* Without its fellows on other nodes no rank gets any further. With a final status the run ends. */
+static void lose_group(struct runner *r, const char *reason, int final_code) {
+        if (final_code && !r->group_code) {
+                r->group_code = final_code;
+                say(r, "%s; no other start would do better, the run ends with status %d", reason,
+                    final_code);
+        } else if (!r->group_lost && !final_code)
+                say(r, "%s; the ranks of this node start again with the others", reason);
         if (r->group_lost)
                 return;
         r->group_lost = true;
-        say(r, "%s; the ranks of this node start again with the others", reason);
         ranks_signal(&r->ranks, SIGKILL);
 }
 
@@ -415,7 +418,7 @@ static int take_event(struct runner *r) {
         if (status == 0 && event->body_case == CONTROL_REPLY(GROUP_LOST)) {
                 text_escape(reason, sizeof reason, (const char *) event->group_lost->reason.data,
                             event->group_lost->reason.len);
-                lose_group(r, reason);
+                lose_group(r, reason, event->group_lost->code);
         }
         if (status == 0 && event->body_case == CONTROL_REPLY(STOP_REPLY))
                 end_ranks(r);
@@ -476,7 +479,7 @@ static int agent_recover_once(struct runner *r, struct cairn_error *reterr) {
         /* A group is not taken up by one node: all start again from its newest checkpoint. */
         if (r->options->rendezvous) {
                 r->agent_lost = true;
-                lose_group(r, "this node's agent died");
+                lose_group(r, "this node's agent died", 0);
                 return 0;
         }
         TRY(start_when_free(r, r->generation, true, &started, reterr));
@@ -693,6 +696,8 @@ static int after_life(struct runner *r) {
                 say(r, "a machine of the run goes away, and the run ends");
         if (r->preempted)
                 return r->finished || (code != 0 && code < 128) ? code : 75;
+        if (r->group_code)
+                return r->group_code;
         if (!r->group_lost && (code == 0 || is_final(code)))
                 return code;
         if (r->group_lost)
@@ -723,9 +728,12 @@ static int after_life(struct runner *r) {
         announce_restart(r, what, again);
         uint64_t until_ns = clock_now(&clock_system) +
                             (backoff_ns < BACKOFF_NS_MAX ? backoff_ns : BACKOFF_NS_MAX);
-        while (!r->stop_signal && !r->preempted && clock_now(&clock_system) < until_ns)
+        while (!r->stop_signal && !r->preempted && !r->group_code &&
+               clock_now(&clock_system) < until_ns)
                 runner_turn(r, until_ns);
-        return r->stop_signal ? stop_code(r, 0) : r->preempted ? 75 : -1;
+        if (r->stop_signal)
+                return stop_code(r, 0);
+        return r->preempted ? 75 : r->group_code ? r->group_code : -1;
 }
 
 /* ---- the end ---- */
