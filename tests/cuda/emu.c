@@ -87,6 +87,12 @@ static void pause_ns(uint64_t duration_ns) {
                 ;
 }
 
+/* What a correct caller never gets. */
+static bool is_refusal(enum cuda_result result) {
+        return result == CUDA_INVALID_VALUE || result == CUDA_INVALID_HANDLE ||
+               result == CUDA_INVALID_CONTEXT || result == CUDA_CONTEXT_IS_DESTROYED;
+}
+
 static enum cuda_result injected(enum emu_function function) {
         if (!met(&fault_rule, function))
                 return CUDA_OK;
@@ -118,6 +124,8 @@ enum cuda_result emu_enter(enum emu_function function, enum emu_needs needs) {
         }
         late = CUDA_OK;
         enum cuda_result result = refusal(needs);
+        if (is_refusal(result))
+                emu.refused++;
         enum cuda_result fault = is_question(function) ? CUDA_OK : injected(function);
         if (frees(function))
                 late = fault;
@@ -129,6 +137,8 @@ enum cuda_result emu_enter(enum emu_function function, enum emu_needs needs) {
 }
 
 enum cuda_result emu_leave(enum cuda_result result) {
+        if (is_refusal(result))
+                emu.refused++;
         (void) pthread_mutex_unlock(&emu.lock);
         return result == CUDA_OK ? late : result;
 }
@@ -226,6 +236,7 @@ static void control_counts(struct emu_counts *ret) {
         ret->copies = emu.copies;
         ret->pageable_copies = emu.pageable_copies;
         ret->abandoned = emu.abandoned;
+        ret->refused = emu.refused;
         (void) pthread_mutex_unlock(&emu.lock);
 }
 
@@ -242,7 +253,7 @@ static void control_reset(void) {
                 emu.devices[i].sticky = CUDA_OK;
         }
         emu_memory_reset();
-        emu.copies = emu.pageable_copies = emu.abandoned = 0;
+        emu.copies = emu.pageable_copies = emu.abandoned = emu.refused = 0;
         stack_depth = 0;
         (void) pthread_mutex_unlock(&emu.lock);
 }

@@ -40,7 +40,8 @@ struct emu_counts {
         uint64_t streams, events, modules, operations;
         /* sums since the last reset */
         uint64_t copies, pageable_copies;
-        uint64_t abandoned; /* streams, events and modules whose context went before them */
+        uint64_t abandoned; /* streams, events, modules, operations whose context went first */
+        uint64_t refused;   /* calls that were wrong: handles, values, contexts; no fault */
 };
 
 struct emu_control {

@@ -133,7 +133,7 @@ struct emu {
         struct emu_stream *streams;
         struct emu_event *events;
         struct emu_module *modules;
-        uint64_t copies, pageable_copies, abandoned;
+        uint64_t copies, pageable_copies, abandoned, refused;
         uint64_t break_nth;
         enum cuda_result break_result;
         /* from the environment */

@@ -238,6 +238,7 @@ void emu_context_ends(struct cuda_context *context) {
                 if (s->context == context) {
                         if (s->handle)
                                 emu.abandoned++;
+                        emu.abandoned += s->queued - s->completed;
                         s->ended = true;
                         s->handle = NULL;
                 }

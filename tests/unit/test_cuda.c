@@ -306,10 +306,13 @@ static void sweep(enum cuda_result result, struct met *met) {
                         fail_msg("%s: %d, %s", fired, r, e.message);
                 if (r < 0)
                         assert_true(e.message[0] && e.operation[0] && e.object[0]);
-                if (cuda_result_is_sticky(result))
-                        emu->reset();
-                else
+                struct emu_counts c;
+                emu->counts(&c);
+                if (!cuda_result_is_sticky(result)) {
+                        assert_int_equal(c.refused, 0);
                         cuda_emulated_assert_empty(emu);
+                }
+                emu->reset();
                 assert_int_equal(descriptors(), open_before);
         }
 }
@@ -324,6 +327,7 @@ static void every_call_fails_once(void **state) {
         emu->counts(&c);
         assert_true(c.copies > 0);
         assert_int_equal(c.pageable_copies, 0);
+        assert_int_equal(c.refused, 0);
         sweep(CUDA_NOT_PERMITTED, &met);
         sweep(CUDA_OUT_OF_MEMORY, &met);
         print_message("%u functions failed in turn\n", met.count);

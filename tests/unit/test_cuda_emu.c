@@ -273,12 +273,21 @@ static void a_context_that_ends_takes_its_objects(void **state) {
         struct cuda_event *event;
         (void) stream_new();
         IS(EventCreate(&event, CUDA_EVENT_DISABLE_TIMING), CUDA_OK);
+        struct cuda_stream *stream = stream_new();
+        emu->hold(true);
+        IS(EventRecord(event, stream), CUDA_OK);
+        IS(StreamDestroy(stream), CUDA_OK);
+        emu->counts(&c);
+        assert_int_equal(c.refused, 0);
         IS(DevicePrimaryCtxRelease(0), CUDA_OK);
         emu->counts(&c);
-        assert_int_equal(c.abandoned, 2);
+        assert_int_equal(c.abandoned, 3);
         assert_int_equal(c.streams, 0);
         assert_int_equal(c.events, 0);
         IS(CtxSynchronize(), CUDA_CONTEXT_IS_DESTROYED);
+        IS(EventDestroy(event), CUDA_CONTEXT_IS_DESTROYED);
+        emu->counts(&c);
+        assert_int_equal(c.refused, 2);
 }
 
 /* ---- memory ---- */
