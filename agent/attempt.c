@@ -297,10 +297,12 @@ static void retained(void *context, const struct store_message *reply, struct wi
         run->retaining = false;
         /* It is tried again after the next commit. Where there is none, that is what is told. */
         run->retain_failures = reply->status < 0 ? run->retain_failures + 1 : 0;
+        if (reply->status == 0 && reply->more)
+                run->unretained++;
         if (reply->status < 0)
                 log_error(run->retain_failures == RETAIN_TOLD ? LOG_LEVEL_WARNING : LOG_LEVEL_DEBUG,
                           "prune old checkpoints", &reply->error);
-        else if (reply->count)
+        if (reply->status == 0 && reply->count)
                 log_event(LOG_LEVEL_INFO, "run=%s pruned=%u keep_last=%u", run->name, reply->count,
                           run->keep_last);
 }

@@ -3,8 +3,8 @@
 #include "agent/run.h"
 #include "base/log.h"
 
-/* Deleting data takes its time where other verbs do not. */
-#define PRUNING_NS (10 * OUTAGE_SILENT_NS)
+#define DELETED_BYTES_PER_NS 4 /* at least */
+
 /* It is late, or this process itself was stopped and the answer has come meanwhile. */
 #define LATE_NS (500 * NSEC_PER_MSEC)
 
@@ -62,18 +62,30 @@ static uint64_t writing_ns(const struct run *run, uint64_t bytes) {
         return OUTAGE_SILENT_NS + (ns < UINT64_MAX / 4 ? (uint64_t) ns : UINT64_MAX / 4);
 }
 
+/* Of one file: it is gone as a whole, or not at all. */
+static uint64_t deleting_ns(const struct run *run) {
+        return run->committed_bytes / DELETED_BYTES_PER_NS;
+}
+
+/* What waited behind the checkpoint that was committed just now waits since then. */
+static uint64_t since_commit(const struct run *run, uint64_t since_ns) {
+        return since_ns > run->committed_ns ? since_ns : run->committed_ns;
+}
+
 /* When what this node's ranks wait for takes too long; UINT64_MAX: it waits for nothing. */
 static uint64_t silent_at(const struct run *run) {
         uint64_t since_ns = run_store_asked_ns(run), at_ns = UINT64_MAX;
         if (since_ns)
-                at_ns = since_ns + (run->retaining ? PRUNING_NS : OUTAGE_SILENT_NS);
+                at_ns = since_commit(run, since_ns) + OUTAGE_SILENT_NS +
+                        (run->retaining ? deleting_ns(run) : 0);
         for (size_t i = 0; i < RUN_ATTEMPT_COUNT; i++)
                 for (uint32_t k = 0; k < run->attempts[i].local_count; k++) {
                         const struct run_attempt *a = &run->attempts[i];
                         const struct rank_cut *row = &a->ranks[a->first_rank + k];
                         if (a->state != ATTEMPT_OPEN || row->state != RANK_CUT)
                                 continue;
-                        uint64_t late_ns = row->cut_ns + writing_ns(run, row->bytes);
+                        uint64_t late_ns =
+                                since_commit(run, row->cut_ns) + writing_ns(run, row->bytes);
                         at_ns = late_ns < at_ns ? late_ns : at_ns;
                 }
         return at_ns;

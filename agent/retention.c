@@ -60,8 +60,19 @@ void names_done(struct names *names) {
 
 /* ---- deleting ---- */
 
+/* Deleting ends at the next entry once its time is over. NULL: it has all the time. */
+struct slice {
+        const struct clock_ops *clock;
+        uint64_t until_ns;
+};
+
+static bool is_over(const struct slice *s) {
+        return s && clock_now(s->clock) >= s->until_ns;
+}
+
+/* 1: its time was over before all was gone. */
 static int remove_entry(const struct io_ops *io, int dirfd, const char *name, unsigned depth,
-                        struct cairn_error *reterr) {
+                        const struct slice *slice, struct cairn_error *reterr) {
         _cleanup_(names_done) struct names names = {0};
         int r = 0;
 
@@ -74,8 +85,11 @@ static int remove_entry(const struct io_ops *io, int dirfd, const char *name, un
                 return error_set_errno(reterr, errno, "delete", name);
         if (depth < TREE_DEPTH_MAX)
                 r = names_list(io, fd, name, &names, reterr);
-        for (size_t i = 0; r == 0 && i < names.count; i++)
-                r = remove_entry(io, fd, names.items[i], depth + 1, reterr);
+        for (size_t i = 0; r == 0 && i < names.count; i++) {
+                r = remove_entry(io, fd, names.items[i], depth + 1, slice, reterr);
+                if (r == 0 && is_over(slice))
+                        r = 1;
+        }
         (void) io->close(io->context, fd);
         if (r == 0 && io->unlinkat(io->context, dirfd, name, AT_REMOVEDIR) < 0 && errno != ENOENT)
                 r = error_set_errno(reterr, errno, "delete", name);
@@ -83,7 +97,7 @@ static int remove_entry(const struct io_ops *io, int dirfd, const char *name, un
 }
 
 int retention_remove_tree(struct store_run *run, const char *name, struct cairn_error *reterr) {
-        return remove_entry(run->store->io, run->fd, name, 0, reterr);
+        return remove_entry(run->store->io, run->fd, name, 0, NULL, reterr);
 }
 
 static int rename_to_trash(struct store_run *run, const char *name, bool *ret_gone,
@@ -207,21 +221,26 @@ static bool is_dead_attempt(const struct prune *p, const char *name) {
 
 /* .trash- is of nobody; .tmp- is of a process that was killed between two steps of io_publish_file
  * (the lock says that no other one of this run is at it). */
-static int delete_remains(struct store_run *run, const struct prune *p,
-                          struct cairn_error *reterr) {
+static int delete_remains(struct store_run *run, struct prune *p, struct cairn_error *reterr) {
         _cleanup_(names_done) struct names names = {0};
+        const struct clock_ops *clock = run->store->clock;
+        const struct slice slice = {clock, p->slice_ns ? clock_now(clock) + p->slice_ns : 0};
 
         TRY(names_list(run->store->io, run->fd, run->run, &names, reterr));
-        for (size_t i = 0; i < names.count; i++)
-                if (is_dead_attempt(p, names.items[i])) {
-                        char trash[NAME_BYTES];
-                        bool gone;
-                        TRY(rename_to_trash(run, names.items[i], &gone, reterr));
-                        name_trash(trash, names.items[i]);
-                        TRY(retention_remove_tree(run, trash, reterr));
-                } else if (starts_with(names.items[i], ".trash-") ||
-                           starts_with(names.items[i], ".tmp-"))
-                        TRY(retention_remove_tree(run, names.items[i], reterr));
+        for (size_t i = 0; i < names.count && !p->more; i++) {
+                char name[NAME_BYTES];
+                bool gone;
+                memcpy(name, names.items[i], sizeof name);
+                if (is_dead_attempt(p, name)) {
+                        TRY(rename_to_trash(run, name, &gone, reterr));
+                        name_trash(name, names.items[i]);
+                } else if (!starts_with(name, ".trash-") && !starts_with(name, ".tmp-"))
+                        continue;
+                int r = remove_entry(run->store->io, run->fd, name, 0, p->slice_ns ? &slice : NULL,
+                                     reterr);
+                TRY(r);
+                p->more = r > 0 || (p->slice_ns && is_over(&slice));
+        }
         return 0;
 }
 
@@ -231,6 +250,7 @@ int retention_prune(struct store_run *run, struct prune *p, struct cairn_error *
 
         p->deleted = 0;
         p->bytes = 0;
+        p->more = false;
         if (p->names)
                 p->names[0] = '\0';
         TRY(run_scan(io, run->fd, run->run, true, &scan, reterr));

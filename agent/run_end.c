@@ -261,7 +261,7 @@ void run_end_check(struct run *run) {
         }
         attempts_doom_all(run, NULL);
         attempts_pump(run);
-        if (attempts_open_count(run) > 0 && !late)
+        if ((attempts_open_count(run) > 0 || run->unretained || run->retaining) && !late)
                 return;
         run->end.sent = true;
         if (run->state == RUN_LIVE)

@@ -22,6 +22,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#define RETAIN_SLICE_NS (500 * NSEC_PER_MSEC)
 enum { RUNS_MAX = 16, ATTEMPTS_MAX = 8, PLACE_BYTES = STORE_PATH_BYTES + RUN_NAME_BYTES_MAX + 2 };
 
 struct open_run {
@@ -323,18 +324,21 @@ static int do_attempt(struct child *c, struct open_run *r, struct store_message 
         return result;
 }
 
+/* Others are served in between, and silence means what it means otherwise. */
 static int do_retain(struct open_run *r, struct store_message *m, struct cairn_error *reterr) {
         struct prune p = {.keep_last = m->keep_last,
                           .keep_every = m->keep_every,
                           .dry_run = m->dry_run,
                           .generation = r->generation,
                           .attempts_before = m->attempt,
+                          .slice_ns = RETAIN_SLICE_NS,
                           .names = m->name,
                           .names_bytes = sizeof m->name};
 
         TRY(retention_prune(&r->run, &p, reterr));
         m->count = p.deleted;
         m->bytes = p.bytes;
+        m->more = p.more;
         return 0;
 }
 

@@ -150,8 +150,10 @@ struct prune {
         uint64_t generation;
         uint32_t attempts_before;
         uint32_t deleted;
-        uint64_t bytes; /* of their data */
-        char *names;    /* a line each, as many whole ones as fit; NULL allowed */
+        uint64_t bytes;    /* of their data */
+        uint64_t slice_ns; /* to be deleting for; 0: as long as it takes */
+        bool more;         /* there is more to be deleted: ask again */
+        char *names;       /* a line each, as many whole ones as fit; NULL allowed */
         size_t names_bytes;
 };
 int retention_prune(struct store_run *run, struct prune *prune, struct cairn_error *reterr);
@@ -201,7 +203,7 @@ struct store_message {
         uint64_t generation;
         uint32_t attempt, rank, world, reason, keep_last, first, count;
         uint64_t keep_every, bytes; /* RETAIN */
-        bool dry_run;
+        bool dry_run, more;         /* RETAIN; more: its reply, as in prune */
         bool remade; /* ATTEMPT_OPEN's reply: the run's folder was gone and is there again, empty */
         /* STORE_REOPEN by a new agent: nothing of the former one runs, finish what it left. Never
          * where

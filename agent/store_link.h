@@ -26,7 +26,8 @@
  *   COMMIT           attempt, world, reason, name = tag; reply: committed
  *   DISCARD          attempt, world
  *   RETAIN           keep_last (0: keep all), keep_every, dry_run;
- *                    reply: count deleted, bytes of them, name = names, a line each
+ *                    reply: count deleted, bytes of them, name = names, a line each; `more`: ask
+ *                    again, for deleting takes long and others are to be served in between
  *   FINISHED         name = reason, step
  *   EXIT             code, name = reason, step
  *   TAG              committed.name, name = tag

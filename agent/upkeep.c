@@ -7,7 +7,8 @@
 struct upkeep {
         struct agent *agent;
         struct reply_to to;
-        enum store_verb verb;
+        char store[STORE_PATH_BYTES];
+        struct store_message asked, told; /* told: of a pruning that is not over yet */
         struct upkeep *next;
 };
 
@@ -53,14 +54,32 @@ static void answer_pruned(const struct reply_to *to, const struct store_message 
         server_reply(to, &e, NULL, 0);
 }
 
+/* What goes is chosen and named at first; deleting it takes several requests. */
+static void note_pruned(struct upkeep *u, const struct store_message *reply) {
+        if (!*u->told.name)
+                memcpy(u->told.name, reply->name, sizeof u->told.name);
+        u->told.count += reply->count;
+        u->told.bytes += reply->bytes;
+}
+
 static void replied(void *context, const struct store_message *reply, struct wire_fds *fds) {
         struct upkeep *u = context, **list = &u->agent->upkeeps;
+        struct cairn_error error = reply->error;
+        int r = reply->status;
         (void) fds;
-        if (reply->status < 0) {
-                log_error(LOG_LEVEL_INFO, "change stored run", &reply->error);
-                server_fail(&u->to, &reply->error);
-        } else if (u->verb == STORE_RETAIN)
-                answer_pruned(&u->to, reply);
+        if (r == 0 && u->asked.verb == STORE_RETAIN) {
+                note_pruned(u, reply);
+                if (reply->more)
+                        r = u->agent->ops->store_request(u->agent, u->store, &u->asked, replied, u,
+                                                         &error);
+                if (reply->more && r == 0)
+                        return;
+        }
+        if (r < 0) {
+                log_error(LOG_LEVEL_INFO, "change stored run", &error);
+                server_fail(&u->to, &error);
+        } else if (u->asked.verb == STORE_RETAIN)
+                answer_pruned(&u->to, &u->told);
         else
                 server_done_reply(&u->to);
         while (*list != u)
@@ -75,7 +94,8 @@ static int ask(struct agent *a, const struct reply_to *to, const char *store,
         struct upkeep *u = malloc(sizeof *u);
         if (!u)
                 return error_set_errno(reterr, ENOMEM, "ask store", store);
-        *u = (struct upkeep){.agent = a, .to = *to, .verb = q->verb, .next = a->upkeeps};
+        *u = (struct upkeep){.agent = a, .to = *to, .asked = *q, .next = a->upkeeps};
+        (void) snprintf(u->store, sizeof u->store, "%s", store);
         int r = a->ops->store_request(a, store, q, replied, u, reterr);
         if (r < 0)
                 free(u);

@@ -9,7 +9,7 @@ kept() {
         steps_of "$1" | tr '\n' ' '
 }
 # Wide periods, so that a slow disk does not make a scheduled one be skipped.
-run numbers --every 3steps --keep-last 2 -- "${tiny[@]}" --steps 12 --step-ms 40
+run numbers --every 3steps --keep-last 2 -- "${tiny[@]}" --steps 12 --step-ms 120
 [ "$(kept numbers)" = "9 12 " ] || die "kept $(kept numbers), not 9 12"
 run hundred --every 33steps --keep-last 2 -- "${tiny[@]}" --steps 132 --step-ms 4
 [ "$(kept hundred)" = "99 132 " ] || die "kept $(kept hundred), not 99 132"

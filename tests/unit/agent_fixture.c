@@ -27,6 +27,19 @@ static struct fixture *fixture_of(struct agent *a) {
 
 /* ---- the store ---- */
 
+static void play_retain(struct fixture *f, struct store_message *m) {
+        m->count = f->retain_count;
+        (void) snprintf(m->name, sizeof m->name, "%s", m->count ? "one\n" : "");
+        f->retain_count = 0;
+        m->more = f->retain_more > 0;
+        if (m->more)
+                f->retain_more--;
+        if (m->more && f->retain_fails) {
+                f->fail_verb = STORE_RETAIN;
+                f->fail_status = CAIRN_ERR_IO;
+        }
+}
+
 static void store_turn(void *context) {
         struct fixture *f = context;
         while (f->replies && !f->store_holds) {
@@ -49,6 +62,8 @@ static void store_turn(void *context) {
                 } else if (m->verb == STORE_ATTEMPT_OPEN) {
                         for (uint32_t i = 0; i < m->count; i++)
                                 fds.fds[fds.count++] = memfd_create("parcel", MFD_CLOEXEC);
+                } else if (m->verb == STORE_RETAIN) {
+                        play_retain(f, m);
                 } else if (m->verb == STORE_COMMIT) {
                         int64_t step = m->step;
                         m->committed = (struct commit_result){.step = step, .bytes = 4096};

@@ -43,6 +43,9 @@ struct fixture {
         int fail_status;
         bool store_holds; /* requests wait until it is false */
         uint64_t generation;
+        uint32_t retain_count; /* the next RETAIN deletes so many */
+        unsigned retain_more;  /* so many RETAINs have not deleted all */
+        bool retain_fails;     /* the one after the first of them fails with IO */
         /* the savers */
         struct loop_timer saver_timer;
         unsigned savers_started, seals, arms, takes;

@@ -137,13 +137,48 @@ static void test_silent_store(void **state) {
         assert_int_equal(lines("checkpoint=again"), 1);
 }
 
+/* Storage that came back has answered one request and not yet the next one behind it. */
+static void test_answers_one_by_one(void **state) {
+        struct run *run = agent_find_run(&f.agent, "demo");
+        (void) state;
+        f.store_holds = true;
+        snapshot(1);
+        fixture_run_ms(&f, 5000);
+        assert_int_equal(lines("storage=silent"), 1);
+        run->committed_ns = loop_now(&f.agent.loop); /* what a commit does, the rest still waits */
+        outage_over(run);
+        run_pump(run);
+        fixture_run_ms(&f, 1000);
+        assert_int_equal(lines("storage=silent"), 1);
+        fixture_run_ms(&f, 4000); /* it hangs again */
+        assert_int_equal(lines("storage=silent"), 2);
+        f.store_holds = false;
+        fixture_run_ms(&f, 100);
+}
+
+/* Pruning is no excuse: it asks for little at a time. */
+static void test_silent_pruning(void **state) {
+        (void) state;
+        snapshot(1);
+        assert_int_equal(fixture_count(&f, STORE_RETAIN), 1);
+        f.store_holds = true;
+        agent_find_run(&f.agent, "demo")->unretained = 1;
+        run_pump(agent_find_run(&f.agent, "demo"));
+        assert_true(agent_find_run(&f.agent, "demo")->retaining);
+        fixture_run_ms(&f, 2000);
+        assert_int_equal(lines("storage=silent"), 0);
+        fixture_run_ms(&f, 3000);
+        assert_int_equal(lines("storage=silent"), 1);
+        f.store_holds = false;
+        fixture_run_ms(&f, 100);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 int main(void) {
         const struct CMUnitTest tests[] = {
-                TEST(test_same_cause_once),
-                TEST(test_silent_write),
-                TEST(test_late_itself),
-                TEST(test_silent_store),
+                TEST(test_same_cause_once), TEST(test_silent_write),
+                TEST(test_late_itself),     TEST(test_silent_store),
+                TEST(test_silent_pruning),  TEST(test_answers_one_by_one),
         };
         (void) unsetenv("CAIRN_LOG");
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -104,6 +104,34 @@ static void test_what_is_never_deleted(void **state) {
         fixture_free(f);
 }
 
+/* Deleting in slices ends where deleting at once does; what is chosen is out of the way at once. */
+static void test_slices(void **state) {
+        struct fixture *f = started();
+        struct prune p = {.keep_last = 1, .slice_ns = 1};
+        uint32_t deleted = 0;
+        int calls = 0;
+
+        for (int64_t step = 10; step <= 40; step += 10)
+                fixture_commit(f, step);
+        do {
+                assert_int_equal(retention_prune(&f->run, &p, &f->e), 0);
+                deleted += p.deleted;
+                for (int64_t step = 10; step <= 40; step += 10)
+                        assert_int_equal(has_step(f, step, 1), step == 40);
+        } while (p.more && ++calls < 100);
+        assert_false(p.more);
+        assert_in_range(calls, 3 * 3, 99); /* of each at least data, manifest and the folder */
+        assert_int_equal(deleted, 3);
+        for (int64_t step = 10; step < 40; step += 10) {
+                char name[NAME_BYTES], trash[NAME_BYTES];
+                name_checkpoint(name, step, 1);
+                name_trash(trash, name);
+                assert_false(fixture_has(f, trash));
+        }
+        check_newest(f, 40);
+        fixture_free(f);
+}
+
 static void test_keep_every_and_dry_run(void **state) {
         struct fixture *f = started();
         char names[64]; /* three whole ones fit */
@@ -223,6 +251,7 @@ int main(void) {
                 cmocka_unit_test(test_a_branch_stays_until_the_new_one_has_enough),
                 cmocka_unit_test(test_what_is_never_deleted),
                 cmocka_unit_test(test_keep_every_and_dry_run),
+                cmocka_unit_test(test_slices),
                 cmocka_unit_test(test_damaged_ones_do_not_count),
                 cmocka_unit_test(test_attempts_go_after_a_newer_commit),
                 cmocka_unit_test(test_remains_are_deleted_and_links_not_followed),

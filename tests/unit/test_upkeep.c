@@ -55,6 +55,27 @@ static void test_a_stored_run(void **state) {
         assert_null(f.agent.upkeeps);
 }
 
+/* Deleting takes several requests; the answer is about all of them. */
+static void test_much_to_prune(void **state) {
+        Cairn__Control__PruneRequest m = CAIRN__CONTROL__PRUNE_REQUEST__INIT;
+        m.run = TEXT("stored");
+        m.store = TEXT("/somewhere");
+        m.keep_last = 2;
+        f.retain_more = 3;
+        f.retain_count = 1;
+        const Cairn__Control__Envelope *reply = prune(&m);
+        assert_int_equal(reply->body_case, BODY(PRUNE_REPLY));
+        assert_int_equal(fixture_count(&f, STORE_RETAIN), 4);
+        assert_int_equal(reply->prune_reply->deleted, 1);
+        assert_int_equal(reply->prune_reply->names.len, 4);
+        assert_null(f.agent.upkeeps);
+        f.retain_more = 1;
+        f.retain_fails = true; /* the second one */
+        reply = prune(&m);
+        assert_int_equal(reply->failure->status, CAIRN_ERR_IO);
+        assert_null(f.agent.upkeeps);
+}
+
 static void test_pins(void **state) {
         Cairn__Control__PinRequest m = CAIRN__CONTROL__PIN_REQUEST__INIT;
         m.run = TEXT("stored");
@@ -111,6 +132,7 @@ static void test_unanswered(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_a_stored_run, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_much_to_prune, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_pins, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_refusals, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_unanswered, set_up, tear_down),
