@@ -262,16 +262,25 @@ static uint64_t try_reattach(struct link *l) {
         l->seal_error = error;
         l->seal_error.status = seal_status;
         l->state = LINK_UP;
+        l->up_ns = clock_now(l->clock);
         atomic_fetch_add_explicit(&l->reattached, 1, memory_order_relaxed);
         (void) pthread_cond_broadcast(&l->changed);
         return 0;
 }
 
 static void go_down(struct link *l, const struct cairn_error *why) {
+        uint64_t now_ns = clock_now(l->clock);
         control_close(&l->control);
         l->error = *why;
-        if (l->state == LINK_UP)
+        if (l->state == LINK_UP) {
                 l->state = LINK_DOWN;
+                l->pause_ns = now_ns - l->up_ns >= LINK_STEADY_NS ? 0
+                              : l->pause_ns                       ? 2 * l->pause_ns
+                                                                  : LINK_RETRY_NS;
+                if (l->pause_ns > LINK_RETRY_NS_MAX)
+                        l->pause_ns = LINK_RETRY_NS_MAX;
+                l->retry_ns = now_ns + l->pause_ns;
+        }
         (void) pthread_cond_broadcast(&l->changed);
         link_wake(l);
 }
@@ -320,11 +329,13 @@ static void *helper_main(void *argument) {
                         }
                         socket = l->control.socket;
                 } else if (l->state == LINK_DOWN) {
-                        uint64_t pause_ns = try_reattach(l);
+                        uint64_t now_ns = clock_now(l->clock);
+                        uint64_t pause_ns =
+                                now_ns < l->retry_ns ? l->retry_ns - now_ns : try_reattach(l);
                         if (pause_ns == 0 || l->stop)
                                 continue;
                         if (l->state == LINK_DOWN)
-                                timeout_ms = (int) (pause_ns / NSEC_PER_MSEC);
+                                timeout_ms = (int) (pause_ns / NSEC_PER_MSEC) + 1;
                 }
                 (void) pthread_mutex_unlock(&l->lock);
                 helper_sleep(l, socket, timeout_ms);
@@ -344,6 +355,7 @@ int link_start(struct link *l, struct control *control, const struct link_identi
         l->page_fd = page_fd;
         l->ring_fd = ring_fd;
         l->state = LINK_UP;
+        l->up_ns = clock_now(l->clock);
         /* The trainer's signals are the trainer's: the helper inherits the full mask. */
         (void) sigfillset(&all);
         (void) pthread_sigmask(SIG_SETMASK, &all, &before);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * link.h - the session's connection to its agent, which survives the agent. A helper thread watches
- * the socket; at end-of-file it connects again, every LINK_RETRY_NS and for as long as it takes,
+ * the socket; at end-of-file it connects again, every LINK_RETRY_NS and for as long as it takes
+ * (later each time, up to LINK_RETRY_NS_MAX, where it is dropped again as soon as it is attached),
  * says who it is (session id, secret, generation; pidfd, control page) and hands over every
  * descriptor again: slabs, inventory, host state; and the values that this rank put into the
  * exchange. Training does not notice: the cut word lives in the page.
@@ -26,6 +27,8 @@
 #include <stdatomic.h>
 
 #define LINK_RETRY_NS (100 * NSEC_PER_MSEC)
+#define LINK_RETRY_NS_MAX (500 * NSEC_PER_MSEC) /* back within 1 s, whatever was before */
+#define LINK_STEADY_NS (1 * NSEC_PER_SEC)       /* one that lasted: the next is tried at once */
 #define LINK_SLABS_PER_BATCH 8
 #define LINK_PATH_BYTES 128
 #define LINK_SECRET_BYTES_MAX 64
@@ -72,6 +75,7 @@ struct link {
         uint64_t sealed_number, gate_deadline_ns; /* of the agent's last Sealed */
         struct cairn_error seal_error;            /* why the agent refused the present seal */
         struct cairn_error error;                 /* why it is down or fenced */
+        uint64_t up_ns, retry_ns, pause_ns; /* up since, down until at least, and its length */
         _Atomic uint64_t reattached;
 };
 

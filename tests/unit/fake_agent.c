@@ -417,8 +417,12 @@ static void serve(struct fake_agent *a) {
                         break;
                 fake_agent_lock(a);
                 handle(a, e, &received);
+                bool drop = e->body_case == CAIRN__CONTROL__ENVELOPE__BODY_SEAL && a->drops > 0;
+                a->drops -= drop;
                 fake_agent_unlock(a);
                 wire_fds_done(&received);
+                if (drop)
+                        break;
         }
         arena_done(&arena);
         close_fd(&a->connection);

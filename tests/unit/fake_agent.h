@@ -40,6 +40,7 @@ struct fake_agent {
         int hello_status;    /* refuse with this */
         int reattach_status; /* likewise, when a session comes back */
         int seal_status;
+        int drops;          /* so many connections end right after Sealed */
         bool mute;          /* answers nothing after Welcome */
         bool corrupt_image; /* flips a byte of what it restores */
         uint64_t gate_deadline_ns;

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "client/link.h"
 #include "tests/unit/small_session.h"
 #include <signal.h>
 
@@ -73,6 +74,33 @@ static void a_new_agent_gets_everything_again(void **state) {
                 pause_ms(20);
         }
         assert_int_equal(statistics.reattached, 1);
+}
+
+/* An agent that takes it up and drops it at once is tried ever more seldom, but never given up. */
+static void dropped_again_and_again(void **state) {
+        small_begin(&now, &agent);
+        fake_agent_lock(&agent);
+        agent.drops = 1000;
+        fake_agent_unlock(&agent);
+        fake_agent_stop(&agent);
+        fake_agent_start(&agent);
+        pause_ms(2500); /* tries after 0.1, 0.3, 0.7, 1.2, 1.7, 2.2 s; each takes its time */
+        fake_agent_lock(&agent);
+        int tries = agent.reattached;
+        agent.drops = 0;
+        fake_agent_unlock(&agent);
+        assert_in_range(tries, 2, 7);
+        assert_true(wait_for(&agent.reattached, tries + 1));
+        pause_ms(100);
+        small_update(&now, 1);
+        assert_int_equal(fake_agent_take(&agent, true), 0);
+        /* One that lasted ends the pauses. */
+        pause_ms(LINK_STEADY_NS / NSEC_PER_MSEC);
+        fake_agent_stop(&agent);
+        uint64_t begin_ns = clock_now(&clock_system);
+        fake_agent_start(&agent);
+        assert_true(wait_for(&agent.reattached, tries + 2));
+        assert_true(clock_now(&clock_system) - begin_ns < LINK_RETRY_NS_MAX);
 }
 
 static void many_agents_in_a_row(void **state) {
@@ -154,8 +182,9 @@ static void close_ends_a_reattachment(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 TEST(a_new_agent_gets_everything_again), TEST(many_agents_in_a_row),
-                TEST(a_newer_generation_fences),         TEST(requests_wait_for_the_next_agent),
-                TEST(signals_stay_with_the_trainer),     TEST(close_ends_a_reattachment),
+                TEST(dropped_again_and_again),           TEST(a_newer_generation_fences),
+                TEST(requests_wait_for_the_next_agent),  TEST(signals_stay_with_the_trainer),
+                TEST(close_ends_a_reattachment),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
