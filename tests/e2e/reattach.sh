@@ -135,6 +135,7 @@ pid_of trainer
 take_lock 3
 kill -KILL "$pid"
 wait_for 20 grep -q 'restart 1 from step' "$output"
+step=$("$helpers/trainlog" last "$work/locked.log") # beyond it only the second life comes
 wait_for 20 is_beyond locked "$step"
 "$cairn" stop locked >/dev/null || die "cairn stop failed"
 finish 30
