@@ -16,12 +16,15 @@ static void answer_stopped(struct run *run) {
         Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
         Cairn__Control__StopReply m = CAIRN__CONTROL__STOP_REPLY__INIT;
         Cairn__Control__Failure failure = CAIRN__CONTROL__FAILURE__INIT;
+        bool all_came = true;
         m.step = m.reached = run->committed_step;
-        for (uint32_t i = 0; i < run->local_count; i++)
+        for (uint32_t i = 0; i < run->local_count; i++) {
+                all_came = all_came && run->sessions[i];
                 if (run->sessions[i] && run->sessions[i]->page) {
                         int64_t step = atomic_load(&run->sessions[i]->page->last_step);
                         m.reached = step > m.reached ? step : m.reached;
                 }
+        }
         if (m.reached > m.step && run->attempts_failed > run->failed_before && !run->finish.done) {
                 wire_failure_fill(&failure, &run->last_error);
                 m.failure = &failure;
@@ -30,7 +33,7 @@ static void answer_stopped(struct run *run) {
         e.stop_reply = &m;
         while (run->stop.reply_count > 0)
                 server_reply(&run->stop.replies[--run->stop.reply_count], &e, NULL, 0);
-        if (!run->stop.told) /* ranks without a session are its to end */
+        if (!run->stop.told && !all_came) /* ranks that had no session are its to end */
                 server_tell(&run->runner, &e);
         run->stop.told = true;
 }

@@ -110,7 +110,7 @@ void ranks_clear(const struct ranks *r) {
 /* How much its end tells of what went wrong. */
 static int weight(const struct rank_process *p) {
         int code = ranks_exit_status(p->wait_status);
-        if (WIFSIGNALED(p->wait_status) && WTERMSIG(p->wait_status) == p->sent)
+        if (p->sent && (code == 128 + p->sent || code == status_exit_code(CAIRN_ERR_PREEMPTED)))
                 return 0;
         return code == status_exit_code(CAIRN_ERR_PEER) ||
                                code == status_exit_code(CAIRN_ERR_TIMEOUT)

@@ -385,8 +385,8 @@ static void lose_group(struct runner *r, const char *reason, int final_code) {
         ranks_signal(&r->ranks, SIGKILL);
 }
 
-/* The run is stopped, and what its ranks held is committed or given up. What still runs has not
- * come to its agent, or is about to end: there is nothing of it to be saved. */
+/* The run is stopped, and what its ranks held is committed or given up. Some have not come to their
+ * agent: there is nothing of them to be saved. */
 static void end_ranks(struct runner *r) {
         if (ranks_running(&r->ranks) == 0 || r->end_ranks_at_ns)
                 return;

@@ -76,6 +76,14 @@ for how in term stop; do
         expect_code 75
 done
 ok "SIGTERM and cairn stop end what has no session within seconds"
+start wrapped --every 10m -- sh -c '"$@"; code=$?; sleep 1; touch '"$work"'/after; exit $code' sh \
+        "${tiny[@]}" "${args[@]}" --log "$work/wrapped.log"
+wait_step "$work/wrapped.log" 10 10
+kill -TERM "$runner"
+finish 15
+expect_code 75
+[ -e "$work/after" ] || die "what a wrapper does after its trainer was cut off"
+ok "a wrapper has the time to end"
 
 # Between two lives: the trainer was killed, cairn run waits a moment before it starts the next one.
 start between --every 10steps -- "${tiny[@]}" --steps 100000 --step-ms 5
