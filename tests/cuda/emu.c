@@ -77,6 +77,8 @@ static enum cuda_result refusal(enum emu_needs needs) {
                 return CUDA_INVALID_CONTEXT;
         if (context->references == 0)
                 return CUDA_CONTEXT_IS_DESTROYED;
+        if (context->sticky != CUDA_OK)
+                emu_settle(context);
         return context->sticky;
 }
 
@@ -97,8 +99,10 @@ static enum cuda_result injected(enum emu_function function) {
         if (!met(&fault_rule, function))
                 return CUDA_OK;
         fault_fired = names[function];
-        if (cuda_result_is_sticky(fault_rule.result) && emu_current())
+        if (cuda_result_is_sticky(fault_rule.result) && emu_current()) {
                 emu_current()->sticky = fault_rule.result;
+                emu_settle(emu_current());
+        }
         return fault_rule.result;
 }
 

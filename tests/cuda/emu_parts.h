@@ -101,7 +101,7 @@ struct emu_stream {
         struct emu_operation *first, **last;
         uint64_t queued, completed;
         pthread_t thread;
-        bool ended;
+        bool ended, running;
 };
 
 struct emu_function_object {
@@ -173,6 +173,8 @@ void emu_memory_reset(void);
 /* Streams: `operation` becomes the stream's. */
 struct emu_stream *emu_stream_of(struct cuda_stream *handle);
 void emu_queue(struct emu_stream *s, struct emu_operation *operation);
+/* After a fatal error: what runs has ended, and touches no memory any more. */
+void emu_settle(const struct cuda_context *context);
 void emu_drain_context(struct cuda_context *context);
 void emu_context_ends(struct cuda_context *context); /* its streams, events, modules */
 void emu_modules_end(struct cuda_context *context);

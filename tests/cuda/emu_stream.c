@@ -172,7 +172,9 @@ static void work_off_one(struct emu_stream *s) {
         struct emu_operation *o = s->first;
         pause_before(o);
         if (!s->ended && s->context->sticky == CUDA_OK) {
+                s->running = true;
                 enum cuda_result result = run(s, o);
+                s->running = false;
                 if (result != CUDA_OK)
                         s->context->sticky = result;
         }
@@ -212,6 +214,18 @@ void emu_queue(struct emu_stream *s, struct emu_operation *o) {
         s->last = &o->next;
         s->queued++;
         (void) pthread_cond_broadcast(&emu.changed);
+}
+
+static bool runs(const struct cuda_context *context) {
+        for (struct emu_stream *s = emu.streams; s; s = s->next)
+                if (s->context == context && s->running)
+                        return true;
+        return false;
+}
+
+void emu_settle(const struct cuda_context *context) {
+        while (runs(context))
+                emu_wait();
 }
 
 static bool is_busy(const struct cuda_context *context) {
@@ -393,6 +407,8 @@ enum cuda_result cuEventSynchronize(struct cuda_event *event) {
         while (e->completed < generation && e->context->sticky == CUDA_OK)
                 emu_wait();
         enum cuda_result result = e->context->sticky;
+        if (result != CUDA_OK)
+                emu_settle(e->context);
         e->users--;
         event_settle(e);
         return emu_leave(result);
