@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "agent/attempt.h"
 #include "agent/demand.h"
-#include "agent/group.h"
+#include "agent/group_local.h"
 #include "agent/hold.h"
 #include "agent/postmortem.h"
 #include "base/log.h"
@@ -253,8 +253,10 @@ static void discard(struct run_attempt *a) {
         struct cairn_error error = CAIRN_ERROR_INIT;
         struct store_message m = {.verb = STORE_DISCARD, .attempt = a->number};
         close_all(a);
-        /* The folder is the leader's; after a loss it is the next generation's to set aside. */
-        if (!group_leads(a->run)) {
+        /* The folder is the leader's; in a node-local store it is this node's, who keeps its part
+         * until the leader says that the attempt is given up: one that was lost may have committed
+         * it. After a loss it is the next generation's to set aside. */
+        if (!group_leads(a->run) && !group_discards(a->run)) {
                 attempt_clear(a->run, a);
                 return;
         }
@@ -411,6 +413,12 @@ static void commit(struct run_attempt *a) {
                 m.reason = REASON_ENDING;
         if (is_post_mortem(a))
                 m.reason = REASON_POST_MORTEM;
+        if (group_node_local(a->run) && !a->recorded) {
+                group_local_commit(a->run, a->number, m.reason, tag);
+                return;
+        }
+        if (group_node_local(a->run))
+                m.verb = STORE_RENAME;
         a->state = ATTEMPT_COMMITTING;
         if (run_store_request(a->run, &m, committed, a, &error) < 0) {
                 a->state = ATTEMPT_OPEN;
@@ -796,10 +804,61 @@ void attempts_heard_doom(struct run *run, uint32_t number, const struct cairn_er
                 (group_leads(run) ? doom : give_up)(a, error);
 }
 
+static void take_name(struct run_attempt *a);
+
+/* It is complete without its name, too: the next start gives it one where this one could not. */
+static void name_taken(void *context, const struct store_message *reply, struct wire_fds *fds) {
+        struct run_attempt *a = context;
+        struct run *run = a->run;
+        (void) fds;
+        if ((reply->status == CAIRN_ERR_TIMEOUT || reply->status == CAIRN_ERR_PEER) &&
+            ++a->tries < RUN_STORE_TRIES) {
+                take_name(a);
+                return;
+        }
+        if (reply->status < 0)
+                log_error(LOG_LEVEL_WARNING, "commit", &reply->error);
+        publish_outcome(a, &a->heard);
+        attempt_clear(run, a);
+        run->unretained++;
+}
+
+/* Node-local stores: what the leader has done in its store is done in this one. */
+static void take_name(struct run_attempt *a) {
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        struct store_message m = {.verb = a->heard.existed ? STORE_DISCARD : STORE_RENAME,
+                                  .attempt = a->number};
+        a->state = ATTEMPT_COMMITTING;
+        if (run_store_request(a->run, &m, name_taken, a, &error) == 0)
+                return;
+        log_error(LOG_LEVEL_WARNING, "commit", &error);
+        publish_outcome(a, &a->heard);
+        attempt_clear(a->run, a);
+}
+
+void attempts_recorded(struct run *run, uint32_t number) {
+        struct run_attempt *a = find(run, number);
+        if (!a || a->state != ATTEMPT_OPEN || a->doomed)
+                return;
+        a->recorded = true;
+        commit(a);
+}
+
+void attempts_failed(struct run *run, uint32_t number, const struct cairn_error *error) {
+        struct run_attempt *a = find(run, number);
+        if (a && a->state == ATTEMPT_OPEN)
+                doom(a, error);
+}
+
 void attempts_heard_committed(struct run *run, uint32_t number, const struct commit_result *c) {
         struct run_attempt *a = find(run, number);
         if (!a || a->state != ATTEMPT_OPEN)
                 return;
+        if (group_node_local(run)) {
+                a->heard = *c;
+                take_name(a);
+                return;
+        }
         publish_outcome(a, c);
         attempt_clear(run, a);
 }

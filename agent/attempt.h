@@ -29,6 +29,11 @@ uint32_t attempts_cut_count(const struct run *run, uint32_t number);
 /* Some ranks of an attempt are cut and others are not. */
 bool attempts_uneven(const struct run *run);
 
+/* Node-local stores: the attempt's INDEX and COMMIT are durable on all nodes; or it came to
+ * nothing, here and so everywhere. */
+void attempts_recorded(struct run *run, uint32_t number);
+void attempts_failed(struct run *run, uint32_t number, const struct cairn_error *error);
+
 /* Of a group. Leader: tell a member that came which attempts are open, and hear its reports. */
 struct peer_link;
 void attempts_tell_newcomer(struct run *run, struct peer_link *link);

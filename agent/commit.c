@@ -280,10 +280,18 @@ static int load_manifests(const struct store_run *run, const struct commit_sourc
                 cairn__format__file_digest__init(d);
                 name_manifest(name, rank);
                 (void) snprintf(object, sizeof object, "%s/%s", source->name, name);
-                TRY(file_load(run->store->io, source->dir_fd, name, FILE_MANIFEST, arena, m,
-                              &d->manifest_crc32c, &d->manifest_bytes, reterr));
+                if (source->parts) {
+                        const struct commit_part *part = &source->parts[rank];
+                        TRY(file_read(part->bytes, part->count, FILE_MANIFEST, object, arena, m,
+                                      reterr));
+                        d->manifest_crc32c = crc32c(0, part->bytes, part->count);
+                        d->manifest_bytes = part->count;
+                } else
+                        TRY(file_load(run->store->io, source->dir_fd, name, FILE_MANIFEST, arena, m,
+                                      &d->manifest_crc32c, &d->manifest_bytes, reterr));
                 TRY(check_manifest(run, source, rank, m, object, reterr));
-                TRY(check_data_file(run, source, rank, m->head, reterr));
+                if (!source->parts)
+                        TRY(check_data_file(run, source, rank, m->head, reterr));
                 d->rank = rank;
                 d->data_uuid = m->head->data_uuid;
                 d->data_bytes = m->head->data_bytes;
@@ -533,8 +541,8 @@ static int unlink_leftovers(struct store_run *run, const struct attempt *a,
         return 0;
 }
 
-static int publish(struct store_run *run, struct attempt *a, const struct commit_files *files,
-                   struct commit_result *ret, struct cairn_error *reterr) {
+static int write_files(struct store_run *run, struct attempt *a, const struct commit_files *files,
+                       struct cairn_error *reterr) {
         const struct io_ops *io = run->store->io;
 
         if (a->reopened)
@@ -543,7 +551,13 @@ static int publish(struct store_run *run, struct attempt *a, const struct commit
         TRY(write_new_file(io, a->dir_fd, INDEX_NAME, files->index, files->index_bytes, reterr));
         TRY(passage(FAULT_COMMIT_RECORD, "write commit record", a->name, reterr));
         TRY(write_new_file(io, a->dir_fd, COMMIT_NAME, files->record, files->record_bytes, reterr));
-        TRY(io_sync(io, a->dir_fd, a->name, reterr));
+        return io_sync(io, a->dir_fd, a->name, reterr);
+}
+
+static int give_name(struct store_run *run, struct attempt *a, struct commit_result *ret,
+                     struct cairn_error *reterr) {
+        const struct io_ops *io = run->store->io;
+
         TRY(commit_check_fenced(run, a->generation, reterr));
         TRY(passage(FAULT_COMMIT_RENAME, "commit", ret->name, reterr));
         TRY(commit_give_name(run, a->name, ret->name, &ret->existed, reterr));
@@ -562,6 +576,63 @@ static int bytes_of(struct store_run *run, const char *name, uint64_t *ret,
         if (r == 0)
                 *ret = record.head->data_bytes;
         arena_done(&arena);
+        return r;
+}
+
+/* Done with: a checkpoint, or one stood there already. */
+static int end_committed(struct store_run *run, struct attempt *a, struct commit_result *result,
+                         struct cairn_error *reterr) {
+        if (result->existed) {
+                TRY(bytes_of(run, result->name, &result->bytes, reterr));
+                /* The checkpoint stands; remains of this attempt are retention's work if this
+                 * fails. */
+                (void) attempt_discard(run, a, NULL);
+        } else {
+                attempt_done(a, run->store->io);
+        }
+        a->doomed = true; /* spent: nothing more can be done with it */
+        return 0;
+}
+
+int commit_write_files(struct store_run *run, struct attempt *a, const struct commit_files *files,
+                       struct cairn_error *reterr) {
+        int r;
+
+        TRY_GOTO(check_usable(a, "commit", reterr), finish);
+        TRY_GOTO(commit_check_fenced(run, a->generation, reterr), finish);
+        a->reopened = true; /* it may be the second try of another process */
+        TRY_GOTO(write_files(run, a, files, reterr), finish);
+finish:
+        if (r < 0)
+                a->doomed = true;
+        return r;
+}
+
+int commit_rename(struct store_run *run, struct attempt *a, struct commit_result *ret,
+                  struct cairn_error *reterr) {
+        struct commit_result result = {0};
+        struct file_content record;
+        struct arena arena;
+        int r;
+
+        if (a->dir_fd < 0 && !a->doomed)
+                return find_committed(run, a, ret, reterr);
+        TRY(check_usable(a, "commit", reterr));
+        arena_init(&arena, COMMIT_ARENA_BYTES);
+        TRY_GOTO(commit_load_record(run->store->io, run->fd, a->name, &arena, &record, reterr),
+                 finish);
+        const Cairn__Format__Head *h = record.head;
+        name_checkpoint(result.name, h->step, h->generation);
+        result.step = h->step;
+        result.bytes = h->data_bytes;
+        result.flagged = (h->ending && h->ending->suspect) || h->non_finite_count > 0;
+        TRY_GOTO(give_name(run, a, &result, reterr), finish);
+        TRY_GOTO(end_committed(run, a, &result, reterr), finish);
+        *ret = result;
+finish:
+        arena_done(&arena);
+        if (r < 0)
+                a->doomed = true;
         return r;
 }
 
@@ -587,16 +658,9 @@ int attempt_commit(struct store_run *run, struct attempt *a, uint32_t reason, co
         result.step = files.step;
         result.bytes = files.bytes;
         result.flagged = files.flagged;
-        TRY_GOTO(publish(run, a, &files, &result, reterr), finish);
-        if (result.existed) {
-                TRY_GOTO(bytes_of(run, result.name, &result.bytes, reterr), finish);
-                /* The checkpoint stands; remains of this attempt are retention's work if this
-                 * fails. */
-                (void) attempt_discard(run, a, NULL);
-        } else {
-                attempt_done(a, run->store->io);
-        }
-        a->doomed = true; /* spent: nothing more can be done with it */
+        TRY_GOTO(write_files(run, a, &files, reterr), finish);
+        TRY_GOTO(give_name(run, a, &result, reterr), finish);
+        TRY_GOTO(end_committed(run, a, &result, reterr), finish);
         *ret = result;
 finish:
         commit_files_done(&files);

@@ -21,6 +21,13 @@ struct commit_source {
         uint32_t attempt, world;
         uint32_t reason;
         const char *tag;
+        /* By rank: the manifests, of which not all lie here; their nodes have looked at the data.
+         * NULL: they are read from the directory. */
+        const struct commit_part *parts;
+};
+struct commit_part {
+        const void *bytes;
+        size_t count;
 };
 struct commit_files {
         void *index, *record;
@@ -39,6 +46,14 @@ void commit_files_done(struct commit_files *files);
  * name already stays (*ret_existed); a damaged one is moved to .trash-. Not yet durable. */
 int commit_give_name(struct store_run *run, const char *from, const char *name, bool *ret_existed,
                      struct cairn_error *reterr);
+/* COMMIT and INDEX into the attempt's own directory, durable; what is there of them goes. */
+int commit_write_files(struct store_run *run, struct attempt *a, const struct commit_files *files,
+                       struct cairn_error *reterr);
+/* Its name, which is that of what COMMIT in it says, and the last sync. Asked again it finds what
+ * happened. */
+int commit_rename(struct store_run *run, struct attempt *a, struct commit_result *ret,
+                  struct cairn_error *reterr);
+
 /* STALE if the run has a claim above `generation`. */
 int commit_check_fenced(struct store_run *run, uint64_t generation, struct cairn_error *reterr);
 /* COMMIT of the checkpoint directory `name`. */

@@ -189,6 +189,20 @@ static int open_store(struct start *s, struct cairn_error *reterr) {
         return r;
 }
 
+/* A group in node-local stores starts by another way (node_store.h). */
+static int check_kind(const struct start *s, struct cairn_error *reterr) {
+        struct store_marker marker = {0};
+
+        if (!s->store_missing)
+                TRY(store_read_marker(s->store->io, s->store->fd, s->store->path, &marker, reterr));
+        if (marker.kind != STORE_NODE_LOCAL)
+                return 0;
+        return error_set(reterr, CAIRN_ERR_MISMATCH, "start run", s->store->path,
+                         "the store was made node-local, for runs of several nodes of which each "
+                         "has its own: start the run on each of them with --nnodes N --rdzv "
+                         "etcd://HOST:PORT, or make a shared store (`cairn init DIR`)");
+}
+
 /* ---- looking ---- */
 
 /* A store that cannot be listed must not look empty, and says so whatever the errno was. */
@@ -377,20 +391,34 @@ static size_t split_overrides(const char *text, Cairn__Format__Text *texts,
         return count;
 }
 
-static int claim(struct start *s, struct cairn_error *reterr) {
-        const struct start_request *q = s->request;
-        const struct clock_ops *clock = s->store->clock;
+/* One member a rank, in order; nodes NULL: none. */
+static int fill_members(Cairn__Format__Generation *g, const struct scan_node *nodes, size_t count,
+                        Cairn__Format__Member **ret, struct cairn_error *reterr) {
+        *ret = calloc(g->world, sizeof **ret + sizeof(void *));
+        if (!*ret)
+                return error_set_errno(reterr, ENOMEM, "claim restart", "members");
+        g->members = (void *) (*ret + g->world);
+        for (size_t i = 0; i < count; i++)
+                for (uint32_t k = 0; k < nodes[i].ranks && g->n_members < g->world; k++) {
+                        Cairn__Format__Member *m = &(*ret)[g->n_members];
+                        cairn__format__member__init(m);
+                        m->rank = (uint32_t) g->n_members;
+                        m->host = bytes_of(nodes[i].node, strlen(nodes[i].node));
+                        g->members[g->n_members++] = m;
+                }
+        return 0;
+}
+
+int generation_write_claim(const struct start_request *q, uint64_t generation, uint64_t time_ns,
+                           const uint8_t *uuid, const struct scan_node *nodes, size_t node_count,
+                           void **ret, size_t *ret_bytes, struct cairn_error *reterr) {
         Cairn__Format__Generation g = CAIRN__FORMAT__GENERATION__INIT;
         struct file_content content = {.kind = FILE_GENERATION, .generation = &g};
         Cairn__Format__Text texts[OVERRIDES_MAX], *pointers[OVERRIDES_MAX];
-        _cleanup_free_ void *bytes = NULL;
-        char name[NAME_BYTES];
-        size_t bytes_count;
+        _cleanup_free_ Cairn__Format__Member *members = NULL;
 
-        TRY(choose_uuid(s->claim_uuid, reterr));
-        s->generation = s->scan.generation_max + 1;
         g.run = bytes_of(q->run, strlen(q->run));
-        g.generation = s->generation;
+        g.generation = generation;
         g.world = q->world;
         g.mode = q->mode == START_INIT_FROM ? START_FRESH : q->mode;
         g.init_from = bytes_of(q->init_from, strlen(q->init_from));
@@ -399,9 +427,24 @@ static int claim(struct start *s, struct cairn_error *reterr) {
         g.n_overrides = split_overrides(q->overrides, texts, pointers);
         g.overrides = pointers;
         g.restart = q->restart;
-        g.time_ns = clock->realtime_ns(clock->context);
-        g.claim_uuid = bytes_of(s->claim_uuid, sizeof s->claim_uuid);
-        TRY(file_write(&content, &bytes, &bytes_count, reterr));
+        g.time_ns = time_ns;
+        g.claim_uuid = bytes_of(uuid, 16);
+        if (node_count)
+                TRY(fill_members(&g, nodes, node_count, &members, reterr));
+        return file_write(&content, ret, ret_bytes, reterr);
+}
+
+static int claim(struct start *s, struct cairn_error *reterr) {
+        const struct start_request *q = s->request;
+        const struct clock_ops *clock = s->store->clock;
+        _cleanup_free_ void *bytes = NULL;
+        char name[NAME_BYTES];
+        size_t bytes_count;
+
+        TRY(choose_uuid(s->claim_uuid, reterr));
+        s->generation = s->scan.generation_max + 1;
+        TRY(generation_write_claim(q, s->generation, clock->realtime_ns(clock->context),
+                                   s->claim_uuid, NULL, 0, &bytes, &bytes_count, reterr));
         name_generation(name, s->generation);
         TRY(passage(FAULT_GENERATION_CLAIM, "claim restart", name, reterr));
         int r = io_publish_file(s->store->io, s->run.fd, name, bytes, bytes_count,
@@ -410,22 +453,21 @@ static int claim(struct start *s, struct cairn_error *reterr) {
 }
 
 /* After this an older leader's commit fails: the name it would rename is gone. */
-static int fence(struct start *s, struct cairn_error *reterr) {
-        const struct io_ops *io = s->store->io;
+int generation_fence(struct store_run *run, uint64_t by, struct cairn_error *reterr) {
+        const struct io_ops *io = run->store->io;
         _cleanup_(names_done) struct names names = {0};
 
-        TRY(names_list(io, s->run.fd, s->request->run, &names, reterr));
+        TRY(names_list(io, run->fd, run->run, &names, reterr));
         for (size_t i = 0; i < names.count; i++) {
                 char stale[NAME_BYTES];
                 uint64_t generation;
                 uint32_t attempt;
 
-                if (!name_parse_pending(names.items[i], &generation, &attempt) ||
-                    generation >= s->generation)
+                if (!name_parse_pending(names.items[i], &generation, &attempt) || generation >= by)
                         continue;
                 TRY(passage(FAULT_GENERATION_FENCE, "set aside", names.items[i], reterr));
-                name_stale(stale, generation, attempt, s->generation);
-                if (io->renameat(io->context, s->run.fd, names.items[i], s->run.fd, stale, 0) < 0 &&
+                name_stale(stale, generation, attempt, by);
+                if (io->renameat(io->context, run->fd, names.items[i], run->fd, stale, 0) < 0 &&
                     errno != ENOENT) /* committed or discarded meanwhile */
                         return error_set_errno(reterr, errno, "set aside", names.items[i]);
         }
@@ -434,10 +476,10 @@ static int fence(struct start *s, struct cairn_error *reterr) {
 
 /* ---- roll forward ---- */
 
-static int publish_files(struct start *s, const char *name, const struct commit_files *files,
-                         struct cairn_error *reterr) {
-        const struct io_ops *io = s->store->io;
-        int fd = io->openat(io->context, s->run.fd, name, O_RDONLY | O_DIRECTORY, 0);
+int generation_publish_files(struct store_run *run, const char *name,
+                             const struct commit_files *files, struct cairn_error *reterr) {
+        const struct io_ops *io = run->store->io;
+        int fd = io->openat(io->context, run->fd, name, O_RDONLY | O_DIRECTORY, 0);
 
         if (fd < 0)
                 return error_set_errno(reterr, errno, "open folder", name);
@@ -460,7 +502,7 @@ static int roll_forward(struct start *s, const struct scan_checkpoint *c,
 
         TRY(compose_attempt(s, c, &files, reterr));
         name_checkpoint(name, files.step, c->generation);
-        int r = publish_files(s, c->name, &files, reterr);
+        int r = generation_publish_files(&s->run, c->name, &files, reterr);
         commit_files_done(&files);
         TRY(r);
         TRY(passage(FAULT_COMMIT_RENAME, "roll forward", name, reterr));
@@ -509,22 +551,29 @@ static int describe_choice(struct start *s, struct cairn_error *reterr) {
         return r;
 }
 
-static int link_start(struct start *s, struct cairn_error *reterr) {
-        const struct scan_checkpoint *parent = s->verdict.choice;
+int generation_write_start(uint64_t generation, const uint8_t *uuid,
+                           const struct scan_checkpoint *parent, void **ret, size_t *ret_bytes,
+                           struct cairn_error *reterr) {
         Cairn__Format__GenerationStart start = CAIRN__FORMAT__GENERATION_START__INIT;
         struct file_content content = {.kind = FILE_GENERATION_START, .generation_start = &start};
-        _cleanup_free_ void *bytes = NULL;
-        char name[NAME_BYTES];
-        size_t bytes_count;
 
-        start.generation = s->generation;
+        start.generation = generation;
         if (parent) {
                 start.parent = bytes_of(parent->name, strlen(parent->name));
                 start.parent_step = parent->step;
                 start.parent_generation = parent->generation;
         }
-        start.claim_uuid = bytes_of(s->claim_uuid, sizeof s->claim_uuid);
-        TRY(file_write(&content, &bytes, &bytes_count, reterr));
+        start.claim_uuid = bytes_of(uuid, 16);
+        return file_write(&content, ret, ret_bytes, reterr);
+}
+
+static int link_start(struct start *s, struct cairn_error *reterr) {
+        _cleanup_free_ void *bytes = NULL;
+        char name[NAME_BYTES];
+        size_t bytes_count;
+
+        TRY(generation_write_start(s->generation, s->claim_uuid, s->verdict.choice, &bytes,
+                                   &bytes_count, reterr));
         name_generation_start(name, s->generation);
         TRY(passage(FAULT_GENERATION_START, "start restart", name, reterr));
         TRY(commit_check_fenced(&s->run, s->generation, reterr));
@@ -536,6 +585,7 @@ static int link_start(struct start *s, struct cairn_error *reterr) {
 static int judge(struct start *s, bool *ret_done, struct cairn_error *reterr) {
         TRY(intent_check(s->request, reterr));
         TRY(open_store(s, reterr));
+        TRY(check_kind(s, reterr));
         TRY(open_run(s, reterr));
         TRY(lock_existing(s, reterr));
         TRY(look(s, reterr));
@@ -556,7 +606,7 @@ static int make_generation(struct start *s, struct cairn_error *reterr) {
         if (s->verdict.finished)
                 return 0;
         TRY(claim(s, reterr));
-        TRY(fence(s, reterr));
+        TRY(generation_fence(&s->run, s->generation, reterr));
         TRY(settle_choice(s, reterr));
         TRY(io_sync(s->store->io, s->run.fd, s->request->run, reterr));
         if (s->verdict.finished)

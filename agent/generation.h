@@ -6,7 +6,7 @@
 #ifndef CAIRN_AGENT_GENERATION_H
 #define CAIRN_AGENT_GENERATION_H
 
-#include "agent/store.h"
+#include "agent/commit.h"
 
 #define LOCK_NAME "LOCK" /* in marks/ */
 
@@ -15,6 +15,17 @@
 int generation_restart(struct store *store, const struct start_request *request, int lock_fd,
                        struct store_run *ret_run, struct start_reply *ret,
                        struct cairn_error *reterr);
+/* The parts of a start that node_store.c does with what the group's leader has decided. */
+int generation_fence(struct store_run *run, uint64_t by, struct cairn_error *reterr);
+int generation_publish_files(struct store_run *run, const char *name,
+                             const struct commit_files *files, struct cairn_error *reterr);
+/* GEN-n and GEN-n.start as bytes, which the caller frees. `uuid`: 16 bytes, the same in both. */
+int generation_write_claim(const struct start_request *q, uint64_t generation, uint64_t time_ns,
+                           const uint8_t *uuid, const struct scan_node *nodes, size_t node_count,
+                           void **ret, size_t *ret_bytes, struct cairn_error *reterr);
+int generation_write_start(uint64_t generation, const uint8_t *uuid,
+                           const struct scan_checkpoint *parent, void **ret, size_t *ret_bytes,
+                           struct cairn_error *reterr);
 /* The marker of a store in an open directory; EXISTS if there is one. */
 int store_create_at(const struct io_ops *io, const struct clock_ops *clock, int dirfd,
                     uint32_t kind, struct cairn_error *reterr);

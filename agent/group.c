@@ -4,6 +4,7 @@
  */
 #include "agent/group.h"
 #include "agent/attempt.h"
+#include "agent/group_local.h"
 #include "agent/rendezvous_record.h"
 #include "agent/run_parts.h"
 #include "base/cleanup.h"
@@ -24,20 +25,27 @@
 #define RETRY_NS (1 * NSEC_PER_SEC)
 
 static const struct state_row group_states[GROUP_STATE_COUNT] = {
-        [GROUP_OUTSIDE] = {"outside", STATE_TO(GROUP_JOINING)},
+        [GROUP_OUTSIDE] = {"outside", STATE_TO(GROUP_LOOKING)},
+        [GROUP_LOOKING] = {"looking", STATE_TO(GROUP_JOINING) | STATE_TO(GROUP_OUTSIDE)},
         [GROUP_JOINING] = {"joining", STATE_TO(GROUP_FORMING) | STATE_TO(GROUP_OUTSIDE)},
-        [GROUP_FORMING] = {"forming", STATE_TO(GROUP_CLAIMING) | STATE_TO(GROUP_CONNECTING) |
-                                              STATE_TO(GROUP_JOINING) | STATE_TO(GROUP_OUTSIDE)},
+        [GROUP_FORMING] = {"forming", STATE_TO(GROUP_CLAIMING) | STATE_TO(GROUP_CREATING) |
+                                              STATE_TO(GROUP_CONNECTING) | STATE_TO(GROUP_JOINING) |
+                                              STATE_TO(GROUP_OUTSIDE)},
         [GROUP_CLAIMING] = {"claiming", STATE_TO(GROUP_CREATING) | STATE_TO(GROUP_OUTSIDE)},
-        [GROUP_CREATING] = {"creating", STATE_TO(GROUP_LEADING) | STATE_TO(GROUP_JOINING) |
-                                                STATE_TO(GROUP_OUTSIDE)},
+        [GROUP_CREATING] = {"creating", STATE_TO(GROUP_LEADING) | STATE_TO(GROUP_SURVEYING) |
+                                                STATE_TO(GROUP_JOINING) | STATE_TO(GROUP_OUTSIDE)},
+        [GROUP_SURVEYING] = {"surveying", STATE_TO(GROUP_SETTLING) | STATE_TO(GROUP_JOINING) |
+                                                  STATE_TO(GROUP_OUTSIDE)},
+        [GROUP_SETTLING] = {"settling", STATE_TO(GROUP_LEADING) | STATE_TO(GROUP_FOLLOWING) |
+                                                STATE_TO(GROUP_JOINING) | STATE_TO(GROUP_OUTSIDE)},
         [GROUP_LEADING] = {"leading", STATE_TO(GROUP_LOST) | STATE_TO(GROUP_OUTSIDE)},
-        [GROUP_CONNECTING] = {"connecting", STATE_TO(GROUP_REOPENING) | STATE_TO(GROUP_JOINING) |
+        [GROUP_CONNECTING] = {"connecting", STATE_TO(GROUP_REOPENING) | STATE_TO(GROUP_SURVEYING) |
+                                                    STATE_TO(GROUP_JOINING) |
                                                     STATE_TO(GROUP_OUTSIDE)},
         [GROUP_REOPENING] = {"reopening", STATE_TO(GROUP_FOLLOWING) | STATE_TO(GROUP_JOINING) |
                                                   STATE_TO(GROUP_OUTSIDE)},
         [GROUP_FOLLOWING] = {"following", STATE_TO(GROUP_LOST) | STATE_TO(GROUP_OUTSIDE)},
-        [GROUP_LOST] = {"lost", STATE_TO(GROUP_JOINING) | STATE_TO(GROUP_OUTSIDE)},
+        [GROUP_LOST] = {"lost", STATE_TO(GROUP_LOOKING) | STATE_TO(GROUP_OUTSIDE)},
 };
 
 static void set_state(struct group *g, enum group_state to, uint64_t deadline_ns) {
@@ -66,8 +74,12 @@ bool group_has(const struct run *run, uint32_t rank) {
                (g->state == GROUP_LEADING || g->state == GROUP_FOLLOWING);
 }
 
+bool group_discards(const struct run *run) {
+        return group_node_local(run) && run->group->state == GROUP_FOLLOWING;
+}
+
 bool group_node_local(const struct run *run) {
-        return run->group && run->group->is_local;
+        return run->group && run->group->local;
 }
 
 const char *group_node_name(const struct run *run) {
@@ -75,6 +87,7 @@ const char *group_node_name(const struct run *run) {
 }
 
 static void drop_links(struct group *g) {
+        group_local_reset(g);
         peer_free(g->leader);
         g->leader = NULL;
         for (uint32_t i = 0; i < g->node_count; i++) {
@@ -92,6 +105,70 @@ static void join(struct group *g);
 static void give_up(struct group *g, const struct cairn_error *error) {
         group_leave(g);
         run_start_failed(g->run, error);
+}
+
+void group_give_up(struct group *g, const struct cairn_error *error) {
+        give_up(g, error);
+}
+
+/* ---- the store ---- */
+
+/* What only a store that all nodes see can have. */
+static int check_local(const struct group *g, struct cairn_error *reterr) {
+        if (!g->at_etcd)
+                return error_set(reterr, CAIRN_ERR_API, "start group", g->run->store,
+                                 "the store is node-local, so no other node sees what lies in it, "
+                                 "and a folder cannot be where they meet: give --rdzv "
+                                 "etcd://HOST:PORT, or a shared store");
+        if (g->elastic)
+                return error_set(reterr, CAIRN_ERR_API, "start group", g->run->store,
+                                 "the store is node-local, so each node alone has the data of its "
+                                 "ranks, and all of them have to be there: give --nnodes N, or a "
+                                 "shared store for a run whose nodes may change");
+        return 0;
+}
+
+static void looked(void *context, const struct store_message *reply, struct wire_fds *fds) {
+        struct group *g = context;
+        struct cairn_error error = reply->error;
+        bool is_local = reply->status == 0 && reply->count == STORE_NODE_LOCAL;
+        (void) fds;
+        if (g->state != GROUP_LOOKING)
+                return;
+        if (is_local && !g->local)
+                g->local = group_local_new();
+        if (!is_local)
+                g->local = group_local_free(g->local);
+        if (is_local && !g->local)
+                (void) error_set_errno(&error, ENOMEM, "start group", g->run->name);
+        if (error.status < 0 || (is_local && check_local(g, &error) < 0)) {
+                give_up(g, &error);
+                return;
+        }
+        *g->self.detail = 0;
+        if (reply->count)
+                (void) snprintf(g->self.detail, sizeof g->self.detail, "store %s %.40s",
+                                is_local ? "node-local" : "shared", is_local ? "" : reply->name);
+        if (reply->bytes >= g->generation_min)
+                g->generation_min = reply->bytes + 1;
+        join(g);
+}
+
+/* Not one store, where it has to be, or of different kinds. */
+static bool has_other_store(const struct group *g, const struct rendezvous_member *m) {
+        return *m->detail && *g->self.detail && strcmp(m->detail, g->self.detail) != 0;
+}
+
+static int check_stores(const struct group *g, const struct rendezvous_view *v,
+                        struct cairn_error *reterr) {
+        for (size_t i = 0; i < v->member_count; i++)
+                if (has_other_store(g, &v->members[i]))
+                        return error_set(reterr, CAIRN_ERR_MISMATCH, "start group", g->run->store,
+                                         "it is another store than that of node %s: mount one "
+                                         "shared store on all nodes, or make one on each of them "
+                                         "with `cairn init --kind node-local`",
+                                         v->members[i].node);
+        return 0;
 }
 
 /* ---- forming ---- */
@@ -166,6 +243,8 @@ static void take_ranks(struct group *g) {
         g->node_rank = self ? (uint32_t) (self - g->nodes) : 0;
 }
 
+static void create(struct group *g, uint64_t number, const char *parent);
+
 static void lead(struct group *g, const struct rendezvous_member *ready, uint32_t count) {
         struct cairn_error error = CAIRN_ERROR_INIT;
         if (take_nodes(g, ready, count, &error) < 0) {
@@ -174,6 +253,12 @@ static void lead(struct group *g, const struct rendezvous_member *ready, uint32_
         }
         take_ranks(g);
         (void) snprintf(g->master, sizeof g->master, "%s", g->host);
+        if (g->local) { /* the claim is the rendezvous'; the stores get it once all are here */
+                uint64_t newest = rendezvous_view(g->rendezvous)->generation.number;
+                uint64_t number = newest < g->generation_min ? g->generation_min : newest + 1;
+                create(g, number, "");
+                return;
+        }
         set_state(g, GROUP_CLAIMING, 0);
         run_ask_store(g->run);
 }
@@ -185,6 +270,11 @@ static void created(void *context, const struct rendezvous_answer *answer) {
         if (answer->status == 0) {
                 memcpy(g->secret, rendezvous_view(g->rendezvous)->generation.secret,
                        sizeof g->secret);
+                if (g->local) {
+                        set_state(g, GROUP_SURVEYING, now_of(g) + GROUP_CONNECT_NS);
+                        group_local_start(g);
+                        return;
+                }
                 set_state(g, GROUP_LEADING, now_of(g) + GROUP_CONNECT_NS);
                 run_started(g->run, &g->decided);
                 return;
@@ -195,15 +285,9 @@ static void created(void *context, const struct rendezvous_answer *answer) {
         join(g);
 }
 
-void group_claimed(struct group *g, const struct start_reply *decided) {
+static void create(struct group *g, uint64_t number, const char *parent) {
         struct cairn_error error = CAIRN_ERROR_INIT;
-        g->decided = *decided;
-        g->generation = decided->generation;
-        if (decided->finished) { /* nothing was made; each node's agent finds the same */
-                group_leave(g);
-                run_started(g->run, decided);
-                return;
-        }
+        g->generation = number;
         _cleanup_free_ struct rendezvous_member *members = calloc(g->node_count, sizeof *members);
         if (!members) {
                 (void) error_set_errno(&error, ENOMEM, "form group", g->run->name);
@@ -212,13 +296,12 @@ void group_claimed(struct group *g, const struct start_reply *decided) {
         }
         for (uint32_t i = 0; i < g->node_count; i++)
                 members[i] = g->nodes[i].member;
-        struct rendezvous_generation n = {.number = decided->generation,
+        struct rendezvous_generation n = {.number = number,
                                           .world = g->world,
                                           .master_port = g->run->master_port,
                                           .members = members,
                                           .member_count = g->node_count};
-        (void) snprintf(n.parent, sizeof n.parent, "%.63s",
-                        decided->decided == START_RESUME ? decided->checkpoint : "");
+        (void) snprintf(n.parent, sizeof n.parent, "%.63s", parent);
         while (getrandom(n.secret, sizeof n.secret, 0) != sizeof n.secret)
                 ;
         memcpy(g->secret, n.secret, sizeof g->secret);
@@ -226,6 +309,36 @@ void group_claimed(struct group *g, const struct start_reply *decided) {
         if (rendezvous_create(g->rendezvous, &n, now_of(g) + GROUP_REQUEST_NS, created, g, &error) <
             0)
                 give_up(g, &error);
+}
+
+void group_claimed(struct group *g, const struct start_reply *decided) {
+        g->decided = *decided;
+        if (decided->finished) { /* nothing was made; each node's agent finds the same */
+                group_leave(g);
+                run_started(g->run, decided);
+                return;
+        }
+        create(g, decided->generation, decided->decided == START_RESUME ? decided->checkpoint : "");
+}
+
+void group_set_settling(struct group *g) {
+        set_state(g, GROUP_SETTLING, 0);
+}
+
+void group_settled(struct group *g, const struct start_reply *decided) {
+        bool leads = !g->leader;
+        g->decided = *decided;
+        set_state(g, leads ? GROUP_LEADING : GROUP_FOLLOWING,
+                  leads ? now_of(g) + GROUP_CONNECT_NS : 0);
+        if (!leads)
+                group_tell_ready(g->run);
+        run_started(g->run, &g->decided);
+}
+
+void group_join_again(struct group *g, uint64_t generation_min) {
+        if (generation_min > g->generation_min)
+                g->generation_min = generation_min;
+        join(g);
 }
 
 void group_claim_failed(struct group *g) {
@@ -306,6 +419,11 @@ static void link_opened(void *context, struct peer_link *link) {
         if (g->state != GROUP_CONNECTING)
                 return;
         (void) link;
+        if (g->local) {
+                set_state(g, GROUP_SURVEYING, 0);
+                group_local_follow(g);
+                return;
+        }
         set_state(g, GROUP_REOPENING, 0);
         if (run_store_request(g->run, &m, reopened, g, &error) < 0)
                 give_up(g, &error);
@@ -316,7 +434,8 @@ static void link_opened(void *context, struct peer_link *link) {
 static int identify(void *context, const char *run, uint64_t generation, const char *node,
                     struct peer_identity *ret, struct cairn_error *reterr) {
         struct group *g = context;
-        bool leads = g->state == GROUP_LEADING || g->state == GROUP_CREATING;
+        bool leads = g->state == GROUP_LEADING || g->state == GROUP_CREATING ||
+                     (!g->leader && (g->state == GROUP_SURVEYING || g->state == GROUP_SETTLING));
         if (strcmp(run, g->run->name) != 0 || !leads || generation != g->generation)
                 return error_set(reterr, CAIRN_ERR_STALE, "join group", run,
                                  "restart %llu is not led here; restart %llu is the newest that "
@@ -343,6 +462,8 @@ static void member_opened(void *context, struct peer_link *link) {
         peer_set_owner(link, node);
         node->ready = false;
         log_event(LOG_LEVEL_INFO, "run=%s member=%s connected=1", g->run->name, peer_node(link));
+        if (g->local)
+                group_local_connected(g, node);
 }
 
 static void link_closed(void *context, struct peer_link *link, const struct cairn_error *why) {
@@ -357,7 +478,8 @@ static void link_closed(void *context, struct peer_link *link, const struct cair
         if (g->leader == link)
                 g->leader = NULL;
         peer_free(link);
-        if (g->state == GROUP_CONNECTING || g->state == GROUP_REOPENING)
+        if (g->state == GROUP_CONNECTING || g->state == GROUP_REOPENING ||
+            g->state == GROUP_SURVEYING || g->state == GROUP_SETTLING)
                 join(g); /* its start is looked at anew */
         else
                 group_lost(g, reason);
@@ -386,6 +508,12 @@ static void look(struct group *g) {
         if (v->generation.number > 0 && is_of(&v->generation, &g->self)) {
                 follow(g, &v->generation);
                 return;
+        }
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        if (check_stores(g, v, &error) < 0) {
+                if (g->run->generation == 0)
+                        give_up(g, &error);
+                return; /* a run that goes on waits until the stranger is gone */
         }
         uint32_t count = ready_nodes(g, v);
         uint64_t hash = count;
@@ -484,6 +612,13 @@ static void on_time(void *context) {
         case GROUP_JOINING:
                 leave_or_enter(g);
                 break;
+        case GROUP_SURVEYING: /* members wait for their leader, who is here or lost */
+                for (uint32_t i = 0; i < g->node_count && !g->leader; i++)
+                        if (!g->nodes[i].link && i != g->node_rank)
+                                log_event(LOG_LEVEL_WARNING, "run=%s node=%s connected=0",
+                                          g->run->name, g->nodes[i].member.node);
+                join(g);
+                break;
         case GROUP_CONNECTING:
                 join(g);
                 break;
@@ -505,7 +640,12 @@ static void on_time(void *context) {
 }
 
 void group_begin(struct group *g) {
-        join(g);
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        struct store_message m = {.verb = STORE_LOOK};
+        drop_links(g);
+        set_state(g, GROUP_LOOKING, 0);
+        if (run_store_request(g->run, &m, looked, g, &error) < 0)
+                give_up(g, &error);
 }
 
 static void left(void *context, const struct rendezvous_answer *answer) {
@@ -527,8 +667,9 @@ void group_leave(struct group *g) {
 }
 
 bool group_cancel(struct group *g) {
-        if (!g || (g->state != GROUP_JOINING && g->state != GROUP_FORMING &&
-                   g->state != GROUP_CONNECTING))
+        if (!g ||
+            (g->state != GROUP_LOOKING && g->state != GROUP_JOINING && g->state != GROUP_FORMING &&
+             g->state != GROUP_CONNECTING && g->state != GROUP_SURVEYING))
                 return false;
         group_leave(g);
         return true;
@@ -645,6 +786,8 @@ static int open_group(struct group *g, const char *store, const Cairn__Control__
                 own_address(g->host, sizeof g->host);
         g->nodes_min = m->nodes_min;
         g->nodes_max = m->nodes_max;
+        g->elastic = m->nodes_min != m->nodes_max;
+        g->at_etcd = place.kind == RENDEZVOUS_ETCD;
         g->self.ranks = m->world;
         const struct peer_callbacks callbacks = {.context = g,
                                                  .identify = identify,
@@ -682,6 +825,7 @@ void group_free(struct group *g) {
                 return;
         struct loop *loop = &g->run->agent->loop;
         drop_links(g);
+        g->local = group_local_free(g->local);
         peer_listener_done(&g->listener);
         loop_timer_clear(loop, &g->timer);
         loop_unwatch(loop, &g->rendezvous_source);

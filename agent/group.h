@@ -2,10 +2,13 @@
  *
  * group.h - a run of several nodes, as the agent of one of them takes part in it.
  *
- *   OUTSIDE -> JOINING -> FORMING -> CLAIMING -> CREATING -> LEADING -> LOST -> JOINING ...
- *                            \-> CONNECTING -> REOPENING -> FOLLOWING -/
+ *   OUTSIDE -> LOOKING -> JOINING -> FORMING -> CLAIMING -> CREATING -> LEADING -> LOST -> ...
+ *                                       \-> CONNECTING -> REOPENING -> FOLLOWING -/
+ *   in node-local stores                  -> CREATING -> SURVEYING -> SETTLING -> LEADING
+ *                                       \-> CONNECTING -> SURVEYING -> SETTLING -> FOLLOWING
  *
- * A start joins the rendezvous with a fresh nonce; so whoever is there and not in the newest
+ * A start looks at its store, whose id and kind the others compare with theirs, and joins the
+ * rendezvous with a fresh nonce; so whoever is there and not in the newest
  * generation is ready for the next one. It forms when nobody of the newest generation is left
  * alive (or all of them have come back with fresh nonces), and the nodes that are ready have not
  * changed for GROUP_SETTLE_NS and are nodes_min at least; at once when they are nodes_max. The one
@@ -37,6 +40,7 @@
 
 enum group_state {
         GROUP_OUTSIDE,
+        GROUP_LOOKING, /* the store process looks at the store */
         GROUP_JOINING,
         GROUP_FORMING,
         GROUP_CLAIMING, /* leader: the store makes the generation */
@@ -44,6 +48,8 @@ enum group_state {
         GROUP_LEADING,
         GROUP_CONNECTING, /* member: to the leader */
         GROUP_REOPENING,  /* member: the store process opens the generation */
+        GROUP_SURVEYING,  /* group_local.h: all say what they hold, the leader decides */
+        GROUP_SETTLING,   /* the store process does what was decided */
         GROUP_FOLLOWING,
         GROUP_LOST,
         GROUP_STATE_COUNT
@@ -54,6 +60,7 @@ struct group_node {
         struct peer_link *link; /* leader: to it, once connected */
         bool ready, finished;   /* leader: it has opened the generation; its ranks are complete */
 };
+struct group_local;
 struct group {
         struct run *run;
         enum group_state state;
@@ -66,9 +73,11 @@ struct group {
         char host[64];                         /* where the others reach this agent */
         char master[RENDEZVOUS_ADDRESS_BYTES]; /* where the leader is, and with it rank 0 */
         uint32_t nodes_min, nodes_max;
-        bool is_local;       /* its store is node-local */
-        uint64_t generation; /* that is being made, led or followed */
-        int end_code;        /* some node ended with this final status: told once */
+        bool elastic, at_etcd;     /* nodes may change; the rendezvous is no folder */
+        uint64_t generation_min;   /* the next one has this number at least */
+        struct group_local *local; /* NULL: its store is shared */
+        uint64_t generation;       /* that is being made, led or followed */
+        int end_code;              /* some node ended with this final status: told once */
         uint8_t secret[RENDEZVOUS_SECRET_BYTES];
         struct group_node *nodes;              /* of that generation, by first_rank */
         uint32_t node_count, world, node_rank; /* node_rank: this one's place among them */
@@ -104,6 +113,8 @@ const char *group_node_name(const struct run *run);
 /* Does this agent decide about attempts? True for a run of one node. */
 bool group_leads(const struct run *run);
 
+/* Member in a node-local store: the leader is there, so its word was what ended an attempt. */
+bool group_discards(const struct run *run);
 /* Has each node its own directory? */
 bool group_node_local(const struct run *run);
 

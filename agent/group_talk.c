@@ -7,7 +7,7 @@
 #include "agent/attempt.h"
 #include "agent/demand.h"
 #include "agent/exchange.h"
-#include "agent/group.h"
+#include "agent/group_local.h"
 #include "agent/hold.h"
 #include "agent/run_parts.h"
 #include "base/log.h"
@@ -78,6 +78,7 @@ void group_tell_doom(struct run *run, uint32_t attempt, const struct cairn_error
         Cairn__Peer__Nack nack = CAIRN__PEER__NACK__INIT;
         if (!run->group)
                 return;
+        group_local_drop(run, attempt);
         if (error && error->status) {
                 wire_failure_fill(&failure, error);
                 doom.failure = nack.failure = &failure;
@@ -322,6 +323,8 @@ static void heard_finish(struct run *run, struct peer_link *link, const Cairn__P
         }
         if (m->failure)
                 wire_failure_read(m->failure, &error);
+        if (!m->failure)
+                group_local_finished(run);
         run_heard_finished(run, &error);
 }
 
@@ -453,8 +456,16 @@ void group_received(void *context, struct peer_link *link, const Envelope *e) {
                 if (!run->stop.active)
                         (void) run_stop(run, NULL, e->stop->deadline_ns, NULL);
                 break;
+        case BODY(HAUL):
+        case BODY(HAUL_NEXT):
+        case BODY(RECORDED):
+                group_local_received(g, link, e);
+                break;
         case BODY(FINISH):
-                heard_finish(run, link, e->finish);
+                if (g->state == GROUP_SURVEYING)
+                        group_local_received(g, link, e);
+                else
+                        heard_finish(run, link, e->finish);
                 break;
         case BODY(LOST):
                 heard_lost(run, e->lost);
@@ -464,7 +475,8 @@ void group_received(void *context, struct peer_link *link, const Envelope *e) {
                 break;
         default:
                 /* A member may see the generation before its leader hears that it stands. */
-                if (g->state == GROUP_LEADING || g->state == GROUP_CREATING)
+                if (g->state == GROUP_LEADING || g->state == GROUP_CREATING ||
+                    (g->state == GROUP_SETTLING && !g->leader))
                         from_member(run, link, e);
                 else if (g->state == GROUP_FOLLOWING)
                         from_leader(run, e);

@@ -89,6 +89,11 @@ static uint64_t timeout_of(enum store_verb verb) {
         case STORE_RETAIN:
         case STORE_DISCARD:
         case STORE_RESTORE_OPEN:
+        case STORE_SURVEY:
+        case STORE_COMPOSE:
+        case STORE_RECORD:
+        case STORE_RENAME:
+        case STORE_SETTLE:
                 return STORE_TIMEOUT_LONG_NS;
         default:
                 return STORE_TIMEOUT_NS;

@@ -71,6 +71,8 @@ struct run_attempt {
         uint32_t number;
         unsigned tries;
         bool doomed;
+        bool recorded;                  /* node-local stores: INDEX and COMMIT are on all nodes */
+        struct commit_result heard;     /* member: what the leader has committed */
         bool told;                      /* a group's members are to open it, too */
         bool follow_told, follow_heard; /* some rank of the group was cut, at follow_step */
         int64_t follow_step;

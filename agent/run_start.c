@@ -55,7 +55,7 @@ static int read_start(struct agent *a, const Cairn__Control__Start *m, char *nam
                                     .world = m->world,
                                     .take_up = m->generation > 0,
                                     .generation = m->generation};
-        if (m->generation)
+        if (m->generation && m->rendezvous.len == 0)
                 return 0;
         q->start.world = m->world;
         q->start.mode = (enum start_mode) m->mode;

@@ -7,6 +7,7 @@
 #include "agent/store.h"
 #include "agent/commit.h"
 #include "agent/generation.h"
+#include "agent/node_store.h"
 #include "agent/parcel.h"
 #include "agent/recall.h"
 #include "agent/restore.h"
@@ -35,6 +36,7 @@ struct open_run {
 };
 struct child {
         int socket;
+        int request_fd; /* that came with the request; -1: none */
         struct store store;
         struct open_run runs[RUNS_MAX];
         /* What was opened last for a restore: its COMMIT is not read again for each few files. */
@@ -315,8 +317,12 @@ static int do_attempt(struct child *c, struct open_run *r, struct store_message 
         TRY(get_attempt(c, r, m, false, &a, reterr));
         if (m->verb == STORE_PUBLISH_MANIFEST)
                 return attempt_publish_manifest(a, c->store.io, m->rank, reterr);
+        if (m->verb == STORE_RECORD)
+                return node_record(&r->run, a, c->request_fd, reterr);
         if (m->verb == STORE_DISCARD)
                 result = attempt_discard(&r->run, a, reterr);
+        else if (m->verb == STORE_RENAME)
+                result = commit_rename(&r->run, a, &m->committed, reterr);
         else
                 result = attempt_commit(&r->run, a, m->reason, m->name, &m->committed, reterr);
         if (m->verb == STORE_DISCARD || result == 0)
@@ -350,6 +356,8 @@ static int do_on_run(struct child *c, struct open_run *r, struct store_message *
         case STORE_PUBLISH_MANIFEST:
         case STORE_COMMIT:
         case STORE_DISCARD:
+        case STORE_RECORD:
+        case STORE_RENAME:
                 return do_attempt(c, r, m, reterr);
         case STORE_RETAIN:
                 return do_retain(r, m, reterr);
@@ -406,9 +414,80 @@ static int do_restore(struct child *c, struct store_message *m, struct cairn_err
         return m->count ? pack(c, fds, m->count, reterr) : 0;
 }
 
+static int do_look(struct child *c, struct store_message *m, struct cairn_error *reterr) {
+        struct node_look look;
+
+        TRY(node_look(&c->store, m->run, &look, reterr));
+        m->count = look.marker.kind;
+        m->bytes = look.generation_max;
+        for (size_t i = 0; i < sizeof look.marker.id; i++)
+                (void) snprintf(m->name + 2 * i, 3, "%02x", look.marker.id[i]);
+        return 0;
+}
+
+/* The generation is open from then on, as after do_start. */
+static int do_settle(struct child *c, struct store_message *m, struct cairn_error *reterr) {
+        struct open_run *r = find_run(c, m->run);
+        struct start_reply reply;
+        struct store_run run;
+
+        if (r)
+                close_run(c, r);
+        r = find_free(c, m->run, reterr);
+        if (!r)
+                return CAIRN_ERR_NOMEM;
+        TRY(node_settle(&c->store, m->run, m->name, m->generation, c->request_fd, &run, &reply,
+                        reterr));
+        m->started = reply;
+        *r = (struct open_run){.used = true, .generation = m->generation, .run = run};
+        return 0;
+}
+
+/* Of a group in node-local stores, before its generation is open here. */
+static int do_node(struct child *c, struct store_message *m, struct cairn_error *reterr) {
+        struct store *s = &c->store;
+        char pending[NAME_BYTES];
+        int r;
+
+        name_pending(pending, m->of_generation, m->attempt);
+        const struct commit_source source = {.dir_fd = -1,
+                                             .name = pending,
+                                             .generation = m->of_generation,
+                                             .attempt = m->attempt,
+                                             .world = m->world,
+                                             .reason = m->reason,
+                                             .tag = m->name};
+        switch (m->verb) {
+        case STORE_LOOK:
+                return do_look(c, m, reterr);
+        case STORE_SETTLE:
+                return do_settle(c, m, reterr);
+        case STORE_SURVEY:
+                r = node_survey(s, m->run, &c->fds[0], reterr);
+                break;
+        case STORE_PARTS:
+                r = node_parts(s, m->run, m->of_generation, m->attempt, &c->fds[0], reterr);
+                break;
+        case STORE_COMPOSE:
+                r = node_compose(s, m->run, &source, c->request_fd, &c->fds[0], reterr);
+                break;
+        default:
+                r = node_records(s, m->run, m->of_generation, m->attempt, &c->fds[0], reterr);
+                break;
+        }
+        c->fd_count = r == 0;
+        return r;
+}
+
+static bool is_node_verb(enum store_verb verb) {
+        return verb == STORE_LOOK || verb == STORE_SURVEY || verb == STORE_PARTS ||
+               verb == STORE_COMPOSE || verb == STORE_RECORDS || verb == STORE_SETTLE;
+}
+
 static bool makes_something(enum store_verb verb) {
         return verb == STORE_ATTEMPT_OPEN || verb == STORE_PUBLISH_MANIFEST ||
-               verb == STORE_COMMIT || verb == STORE_FINISHED || verb == STORE_EXIT;
+               verb == STORE_COMMIT || verb == STORE_RECORD || verb == STORE_RENAME ||
+               verb == STORE_FINISHED || verb == STORE_EXIT;
 }
 
 static int perform(struct child *c, struct store_message *m, struct cairn_error *reterr) {
@@ -420,6 +499,8 @@ static int perform(struct child *c, struct store_message *m, struct cairn_error 
                 return do_start(c, m, reterr);
         if (m->verb == STORE_RESTORE_OPEN || m->verb == STORE_RESTORE_FILES)
                 return do_restore(c, m, reterr);
+        if (is_node_verb(m->verb))
+                return do_node(c, m, reterr);
         if (m->verb == STORE_END_RUN) {
                 r = find_run(c, m->run);
                 if (r && (m->generation == 0 || m->generation == r->generation))
@@ -445,16 +526,34 @@ static int perform(struct child *c, struct store_message *m, struct cairn_error 
 
 /* ---- the socket ---- */
 
+static void drop_request_fd(struct child *c) {
+        if (c->request_fd >= 0)
+                (void) close(c->request_fd);
+        c->request_fd = -1;
+}
+
 /* 1: a request, 0: the agent is gone. */
-static int receive(int socket, struct store_message *m) {
+static int receive(struct child *c, struct store_message *m) {
+        union {
+                struct cmsghdr header;
+                char bytes[CMSG_SPACE(sizeof(int))];
+        } control;
+        struct iovec iov = {.iov_base = m, .iov_len = sizeof *m};
+        struct msghdr message = {.msg_iov = &iov,
+                                 .msg_iovlen = 1,
+                                 .msg_control = control.bytes,
+                                 .msg_controllen = sizeof control.bytes};
         ssize_t n;
 
         do
-                n = recv(socket, m, sizeof *m, MSG_TRUNC);
+                n = recvmsg(c->socket, &message, MSG_CMSG_CLOEXEC);
         while (n < 0 && errno == EINTR);
+        const struct cmsghdr *header = n > 0 ? CMSG_FIRSTHDR(&message) : NULL;
+        if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS)
+                memcpy(&c->request_fd, CMSG_DATA(header), sizeof c->request_fd);
         if (n == 0)
                 return 0;
-        return n == (ssize_t) sizeof *m ? 1 : -1;
+        return n == (ssize_t) sizeof *m && !(message.msg_flags & MSG_TRUNC) ? 1 : -1;
 }
 
 static int reply(struct child *c, const struct store_message *m) {
@@ -500,10 +599,11 @@ static int serve(struct child *c) {
         struct store_message m;
         int r;
 
-        while ((r = receive(c->socket, &m)) == 1) {
+        while ((r = receive(c, &m)) == 1) {
                 m.error = (struct cairn_error) CAIRN_ERROR_INIT;
                 terminate_strings(&m);
                 m.status = perform(c, &m, &m.error);
+                drop_request_fd(c);
                 if (m.status < 0)
                         close_fds(c);
                 r = reply(c, &m);
@@ -522,6 +622,7 @@ int store_main(int socket, const char *path) {
         if (!c)
                 return status_exit_code(CAIRN_ERR_NOMEM);
         c->socket = socket;
+        c->request_fd = -1;
         c->store = (struct store){.io = &io_system, .clock = &clock_system, .fd = -1};
         int length = snprintf(c->store.path, sizeof c->store.path, "%s", path);
         int code = status_exit_code(CAIRN_ERR_API);

@@ -192,7 +192,16 @@ enum store_verb {
         STORE_TAG,
         STORE_PIN,
         STORE_UNPIN,
-        STORE_REOPEN /* store_link's own, after a child was replaced */
+        STORE_REOPEN, /* store_link's own, after a child was replaced */
+        /* node_store.h */
+        STORE_LOOK,
+        STORE_SURVEY,
+        STORE_PARTS,
+        STORE_COMPOSE,
+        STORE_RECORDS,
+        STORE_RECORD,
+        STORE_RENAME,
+        STORE_SETTLE
 };
 struct store_message {
         uint64_t id;
@@ -210,6 +219,9 @@ struct store_message {
          * only the store process was replaced, whose agent's attempts live on. */
         bool take_up;
         bool grouped; /* as in start_request */
+        bool has_fd;  /* a descriptor goes along, which stays the caller's (COMPOSE and later) */
+        int fd;
+        uint64_t of_generation; /* PARTS, COMPOSE, RECORDS: the attempt's; they need no open run */
         int64_t step;
         int32_t code;
         char name[STORE_PATH_BYTES]; /* checkpoint, tag, reason; RETAIN's reply: what was deleted */

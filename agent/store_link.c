@@ -95,7 +95,7 @@ static void note_reply(struct store_link *link, const struct item *item,
         /* Whether a restart that failed still has the run is the child's knowledge: no longer. */
         if (q->verb == STORE_START && reply->status < 0 && q->start.is_restart)
                 forget_run(link, q->start.run);
-        if (q->verb == STORE_REOPEN && reply->status == 0)
+        if ((q->verb == STORE_REOPEN || q->verb == STORE_SETTLE) && reply->status == 0)
                 remember_run(link, q->run, q->generation, q->grouped);
         if (q->verb == STORE_END_RUN ||
             (q->verb == STORE_REOPEN && reply->status == CAIRN_ERR_STALE))
@@ -104,8 +104,15 @@ static void note_reply(struct store_link *link, const struct item *item,
 
 /* ---- answers ---- */
 
+static void drop_fd(struct store_message *m) {
+        if (m->has_fd)
+                (void) close(m->fd);
+        m->has_fd = false;
+}
+
 static void answer(struct store_link *link, struct store_message *reply, struct wire_fds *fds) {
         link->in_flight = false;
+        drop_fd(&link->current.message);
         note_reply(link, &link->current, reply);
         if (link->current.done)
                 link->current.done(link->current.context, reply, fds->fds, fds->count);
@@ -140,6 +147,14 @@ static const char *verb_name(enum store_verb verb) {
                 [STORE_PIN] = "pin checkpoint",
                 [STORE_UNPIN] = "unpin checkpoint",
                 [STORE_REOPEN] = "reopen run",
+                [STORE_LOOK] = "look at store",
+                [STORE_SURVEY] = "survey node",
+                [STORE_PARTS] = "read manifests",
+                [STORE_COMPOSE] = "merge manifests",
+                [STORE_RECORDS] = "read commit record",
+                [STORE_RECORD] = "write commit record",
+                [STORE_RENAME] = "commit",
+                [STORE_SETTLE] = "start run",
         };
         return (size_t) verb < sizeof names / sizeof *names && names[verb] ? names[verb]
                                                                            : "store request";
@@ -190,7 +205,22 @@ static void send_current(struct store_link *link) {
         link->in_flight = true;
         m->id = ++link->last_id;
         link->deadline_ns = clock_now(&clock_system) + link->current.timeout_ns;
-        ssize_t n = send(link->worker.socket, m, sizeof *m, MSG_DONTWAIT | MSG_NOSIGNAL);
+        union {
+                struct cmsghdr header;
+                char bytes[CMSG_SPACE(sizeof(int))];
+        } control = {0};
+        struct iovec iov = {.iov_base = m, .iov_len = sizeof *m};
+        struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
+        if (m->has_fd) {
+                message.msg_control = control.bytes;
+                message.msg_controllen = sizeof control.bytes;
+                struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+                header->cmsg_level = SOL_SOCKET;
+                header->cmsg_type = SCM_RIGHTS;
+                header->cmsg_len = CMSG_LEN(sizeof(int));
+                memcpy(CMSG_DATA(header), &m->fd, sizeof(int));
+        }
+        ssize_t n = sendmsg(link->worker.socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (n != (ssize_t) sizeof *m)
                 fail_current(link, CAIRN_ERR_PEER, "the store process is gone");
 }
@@ -312,6 +342,10 @@ struct store_link *store_link_free(struct store_link *link) {
         if (!link)
                 return NULL;
         worker_done(&link->worker);
+        if (link->in_flight)
+                drop_fd(&link->current.message);
+        for (size_t i = 0; link->queue && i < link->count; i++)
+                drop_fd(&link->queue[(link->head + i) % STORE_LINK_QUEUE_MAX].message);
         free(link->queue);
         free(link);
         return NULL;
@@ -327,8 +361,14 @@ int store_link_submit(struct store_link *link, const struct store_message *reque
         if (link->count == STORE_LINK_QUEUE_MAX)
                 return error_set(reterr, CAIRN_ERR_BUSY, verb_name(request->verb), link->path,
                                  "%d requests wait for the storage already", STORE_LINK_QUEUE_MAX);
-        link->queue[(link->head + link->count) % STORE_LINK_QUEUE_MAX] = (struct item){
+        struct item *item = &link->queue[(link->head + link->count) % STORE_LINK_QUEUE_MAX];
+        *item = (struct item){
                 .message = *request, .timeout_ns = timeout_ns, .done = done, .context = context};
+        if (request->has_fd) {
+                item->message.fd = fcntl(request->fd, F_DUPFD_CLOEXEC, 3);
+                if (item->message.fd < 0)
+                        return error_set_errno(reterr, errno, verb_name(request->verb), link->path);
+        }
         link->count++;
         if (!link->in_flight)
                 worker_wake(&link->worker,

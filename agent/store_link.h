@@ -37,6 +37,15 @@
  *   RESTORE_FILES    name, first, count (<= 16); reply fds: data files
  *   REOPEN           takes up a started run after a restart of the agent alone
  *   END_RUN          releases the run
+ *   LOOK             reply: count = the store's kind, 0: there is none; name = its id in hex;
+ *                    bytes = the run's highest claim
+ *   SURVEY           reply fd: Holds
+ *   PARTS, RECORDS   of_generation, attempt; reply fd: Parts, Records
+ *   COMPOSE          of_generation, attempt, world, reason, name = tag, fd: Parts of all nodes;
+ *                    reply fd: Records
+ *   RECORD           attempt, world, fd: Records
+ *   RENAME           attempt, world: as COMMIT, where INDEX and COMMIT are there
+ *   SETTLE           name = node, fd: Settle; reply: started. Opens the generation.
  */
 #ifndef CAIRN_AGENT_STORE_LINK_H
 #define CAIRN_AGENT_STORE_LINK_H

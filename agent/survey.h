@@ -39,4 +39,12 @@ int survey_merge(const struct survey_node *nodes, size_t count, const char *run,
 /* The first node that has committed this checkpoint of a merged scan; -1: none has. */
 int survey_holder(const struct survey_node *nodes, size_t count, const struct scan_checkpoint *c);
 
+/* A node's survey as it travels, peer.proto's Holds (survey_wire.c). What is read is checked as if
+ * anybody had sent it; place is the caller's to fill. survey_node_done frees. */
+int survey_write(const struct run_scan *scan, const uint8_t store_id[16], int *ret_memfd,
+                 struct cairn_error *reterr);
+int survey_read(const void *bytes, size_t count, struct survey_node *ret,
+                struct cairn_error *reterr);
+void survey_node_done(struct survey_node *node);
+
 #endif

@@ -20,16 +20,16 @@ static int visit_nothing(const char *name, void *argument) {
         return 1;
 }
 
-static int read_marker(const struct io_ops *io, int dirfd, const char *path,
-                       struct cairn_error *reterr) {
+int store_read_marker(const struct io_ops *io, int dirfd, const char *path,
+                      struct store_marker *ret, struct cairn_error *reterr) {
         _cleanup_(arena_done) struct arena arena;
         struct file_content content;
         struct cairn_error why = CAIRN_ERROR_INIT;
 
+        arena_init(&arena, 1 * MiB);
         if (io->list(io->context, dirfd, visit_nothing, NULL) < 0)
                 return error_set(reterr, CAIRN_ERR_UNREACHABLE, "list store", path,
                                  "the directory cannot be listed (%s)", strerror(errno));
-        arena_init(&arena, 1 * MiB);
         int r = file_load(io, dirfd, STORE_MARKER_NAME, FILE_STORE, &arena, &content, NULL, NULL,
                           &why);
         if (r == CAIRN_ERR_NOTFOUND)
@@ -42,6 +42,10 @@ static int read_marker(const struct io_ops *io, int dirfd, const char *path,
                                  why.message);
         if (r < 0 && reterr)
                 *reterr = why;
+        if (r == 0) {
+                memcpy(ret->id, content.store->store_id.data, sizeof ret->id);
+                ret->kind = content.store->kind;
+        }
         return r;
 }
 
@@ -57,7 +61,8 @@ int store_open(const struct io_ops *io, const char *path, int *ret_dirfd,
                                  "this is not a directory; a store is one, check --store");
         if (fd < 0)
                 return error_set_errno(reterr, errno, "open store", path);
-        int r = read_marker(io, fd, path, reterr);
+        struct store_marker marker;
+        int r = store_read_marker(io, fd, path, &marker, reterr);
         if (r < 0) {
                 (void) io->close(io->context, fd);
                 return r;

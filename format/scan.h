@@ -74,6 +74,15 @@ struct run_scan {
  * no or foreign marker; UNREACHABLE: cannot be listed. */
 int store_open(const struct io_ops *io, const char *path, int *ret_dirfd,
                struct cairn_error *reterr);
+#define STORE_SHARED 1
+#define STORE_NODE_LOCAL 2
+struct store_marker {
+        uint8_t id[16];
+        uint32_t kind;
+};
+/* Of a store that is open; as store_open. */
+int store_read_marker(const struct io_ops *io, int dirfd, const char *path,
+                      struct store_marker *ret, struct cairn_error *reterr);
 /* The run's folder beneath it; NOTFOUND if the run does not exist. */
 int run_open(const struct io_ops *io, int store_dirfd, const char *run, int *ret_dirfd,
              struct cairn_error *reterr);
@@ -120,6 +129,7 @@ const struct scan_checkpoint *scan_find_step(const struct run_scan *scan,
 struct verify_result {
         uint64_t files, tensors, bytes;
         struct scan_node here; /* whose ranks these were; node "": all */
+        uint32_t world;
 };
 int checkpoint_check(const struct io_ops *io, int run_dirfd, const char *name, const char *run,
                      bool data, struct verify_result *ret, struct cairn_error *reterr);

@@ -109,13 +109,11 @@ static int check_digest(const struct io_ops *io, int run_dirfd, const char *path
         return 0;
 }
 
-int verify_digests(const struct io_ops *io, int run_dirfd, const char *directory,
-                   const Cairn__Format__Commit *commit, uint32_t first_rank, uint32_t ranks,
-                   struct cairn_error *reterr) {
+int verify_digests_of_ranks(const struct io_ops *io, int run_dirfd, const char *directory,
+                            const Cairn__Format__Commit *commit, uint32_t first_rank,
+                            uint32_t ranks, struct cairn_error *reterr) {
         char name[NAME_BYTES], path[VERIFY_PATH_BYTES];
 
-        verify_path(path, directory, INDEX_NAME);
-        TRY(check_digest(io, run_dirfd, path, commit->index_crc32c, commit->index_bytes, reterr));
         for (size_t i = first_rank; i < commit->n_files && i - first_rank < ranks; i++) {
                 _cleanup_(opened_done) struct opened data = {io, -1};
                 const Cairn__Format__FileDigest *f = commit->files[i];
@@ -128,6 +126,16 @@ int verify_digests(const struct io_ops *io, int run_dirfd, const char *directory
                 TRY(open_data(io, run_dirfd, path, f->data_bytes, &data, reterr));
         }
         return 0;
+}
+
+int verify_digests(const struct io_ops *io, int run_dirfd, const char *directory,
+                   const Cairn__Format__Commit *commit, uint32_t first_rank, uint32_t ranks,
+                   struct cairn_error *reterr) {
+        char path[VERIFY_PATH_BYTES];
+
+        verify_path(path, directory, INDEX_NAME);
+        TRY(check_digest(io, run_dirfd, path, commit->index_crc32c, commit->index_bytes, reterr));
+        return verify_digests_of_ranks(io, run_dirfd, directory, commit, first_rank, ranks, reterr);
 }
 
 int verify_index_header(const struct io_ops *io, int run_dirfd, const char *directory,
@@ -435,7 +443,8 @@ static int check(const struct io_ops *io, int run_dirfd, const char *name, const
                 return error_set(reterr, CAIRN_ERR_MISMATCH, "check checkpoint", name,
                                  "it belongs to another run than %s", run);
         TRY(check_manifests(&c, reterr));
-        struct verify_result result = {.files = 2 + 2 * (uint64_t) c.here.ranks, .here = c.here};
+        struct verify_result result = {
+                .files = 2 + 2 * (uint64_t) c.here.ranks, .here = c.here, .world = head->world};
         for (uint32_t i = 0; i < c.here.ranks; i++) {
                 if (data)
                         TRY(verify_data(io, run_dirfd, name, c.contents[i], reterr));

@@ -25,6 +25,10 @@ int verify_manifest(const struct io_ops *io, int run_dirfd, const char *director
 int verify_digests(const struct io_ops *io, int run_dirfd, const char *directory,
                    const Cairn__Format__Commit *commit, uint32_t first_rank, uint32_t ranks,
                    struct cairn_error *reterr);
+/* The same without INDEX, which may not be there yet. */
+int verify_digests_of_ranks(const struct io_ops *io, int run_dirfd, const char *directory,
+                            const Cairn__Format__Commit *commit, uint32_t first_rank,
+                            uint32_t ranks, struct cairn_error *reterr);
 /* INDEX has the size that COMMIT says and a header of its kind: what can be seen at once. */
 int verify_index_header(const struct io_ops *io, int run_dirfd, const char *directory,
                         const Cairn__Format__Commit *commit, struct cairn_error *reterr);

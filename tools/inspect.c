@@ -96,7 +96,7 @@ static void print_tensors(const struct file_content *index) {
 }
 
 static void print_text(const struct store_view *v, const struct file_content *index,
-                       const struct file_content *commit, bool tensors) {
+                       const struct file_content *commit, const char *here, bool tensors) {
         static const char *const reasons[] = {"scheduled",  "on demand",   "on notice",
                                               "at the end", "post-mortem", "rolled forward"};
         const Cairn__Format__Head *head = index->head;
@@ -106,6 +106,8 @@ static void print_text(const struct store_view *v, const struct file_content *in
                v->path);
         printf("step         %" PRId64 "\ngeneration   %" PRIu64 "\nworld        %u\n", head->step,
                head->generation, head->world);
+        if (*here)
+                printf("holds        %s\n", here);
         printf("parent       %s\n",
                record->parent.len ? bytes_text(record->parent, parent, sizeof parent) : "none");
         printf("taken        %s ago, %s\n", human_duration(human_age(head->time_ns), age),
@@ -191,7 +193,7 @@ static void add_texts(json_t *target, const Cairn__Format__Head *head) {
 }
 
 static int inspect_json(const struct store_view *v, const struct file_content *index,
-                        const struct file_content *commit, bool tensors) {
+                        const struct file_content *commit, const char *here, bool tensors) {
         const Cairn__Format__Head *head = index->head;
         json_t *states = json_array(), *texts = json_object();
         for (size_t i = 0; i < index->state_count; i++) {
@@ -216,6 +218,8 @@ static int inspect_json(const struct store_view *v, const struct file_content *i
                 (json_int_t) head->time_ns, "tensor_count", (json_int_t) index->tensor_count,
                 "tensor_bytes", (json_int_t) head->tensor_bytes, "non_finite_count",
                 (json_int_t) head->non_finite_count, "states", states, "descriptions", texts);
+        if (*here)
+                json_object_set_new(j, "holds", json_string(here));
         if (tensors) {
                 json_t *list = json_array();
                 for (size_t i = 0; i < index->tensor_count; i++)
@@ -251,8 +255,14 @@ int command_inspect(const struct command *self, int argc, char **argv) {
         struct file_content index, commit;
         if (checkpoint_load(&io_system, v.run_fd, v.checkpoint, &arena, &index, &commit, &e) < 0)
                 return command_fail(self, &e);
+        struct scan_node node;
+        char here[128];
+        if (checkpoint_here(&io_system, v.run_fd, commit.head->generation, commit.head->world,
+                            &node, &e) < 0)
+                return command_fail(self, &e);
+        (void) human_here(&node, commit.head->world, here);
         if (json)
-                return inspect_json(&v, &index, &commit, tensors);
-        print_text(&v, &index, &commit, tensors);
+                return inspect_json(&v, &index, &commit, here, tensors);
+        print_text(&v, &index, &commit, here, tensors);
         return 0;
 }

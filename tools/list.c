@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *validity_text(const struct scan_checkpoint *c) {
+static const char *validity_text(const struct scan_checkpoint *c, bool is_part) {
         if (c->is_attempt && c->validity != CHECKPOINT_ROLLABLE)
                 return "unfinished"; /* being written, or left behind: no checkpoint */
         switch (c->validity) {
@@ -22,7 +22,8 @@ static const char *validity_text(const struct scan_checkpoint *c) {
         case CHECKPOINT_DAMAGED:
                 return "damaged";
         case CHECKPOINT_ROLLABLE:
-                return "complete, to be committed by the next start";
+                return is_part ? "this node's part is whole; the next start commits it if all are"
+                               : "complete, to be committed by the next start";
         default:
                 return "";
         }
@@ -59,12 +60,14 @@ static int list_json(const struct store_view *v, const struct scan_checkpoint *n
                                                             &v->scan.checkpoints[i] == newest));
         json_t *j = json_pack("{s:s, s:s, s:b, s:o}", "run", v->run, "store", v->path, "finished",
                               v->scan.finished, "checkpoints", list);
+        if (*v->scan.node)
+                json_object_set_new(j, "node", json_string(v->scan.node));
         if (v->scan.finished)
                 json_object_set_new(j, "finished_reason", json_string(v->scan.finished_reason));
         return print_json(j);
 }
 
-static void print_row(const struct scan_checkpoint *c, bool newest) {
+static void print_row(const struct scan_checkpoint *c, bool newest, bool is_part) {
         char bytes[32], age[32], reason[1024];
         char step[32] = "-"; /* an attempt's step is known once its manifests are there */
         if (c->step >= 0)
@@ -75,7 +78,7 @@ static void print_row(const struct scan_checkpoint *c, bool newest) {
         const char *separator = "";
         const char *const words[] = {newest ? "newest" : NULL, c->pinned ? "pinned" : NULL,
                                      c->on_lineage || c->is_attempt ? NULL : "abandoned branch",
-                                     *validity_text(c) ? validity_text(c) : NULL};
+                                     *validity_text(c, is_part) ? validity_text(c, is_part) : NULL};
         for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
                 if (words[i]) {
                         printf("%s%s", separator, words[i]);
@@ -90,6 +93,7 @@ static int list_run(const struct command *self, const char *store, const char *r
         struct cairn_error e = CAIRN_ERROR_INIT;
         _cleanup_(store_view_done) struct store_view v = STORE_VIEW_INIT;
         const struct scan_checkpoint *newest;
+        char node[SCAN_NODE_BYTES];
         if (store_view_open_run(&v, store, run, &e) < 0 || store_view_newest(&v, &newest, &e) < 0)
                 return command_fail(self, &e);
         if (json)
@@ -99,8 +103,14 @@ static int list_run(const struct command *self, const char *store, const char *r
         else
                 printf("%-22s %12s  %4s  %10s  %9s  %s\n", "CHECKPOINT", "STEP", "GEN", "SIZE",
                        "AGE", "NOTES");
+        if (*v.scan.node)
+                printf("node-local: what node %s holds, its own ranks' data; the run has %zu "
+                       "nodes\n",
+                       text_escape(node, sizeof node, v.scan.node, strlen(v.scan.node)),
+                       v.scan.node_count);
         for (size_t i = 0; i < v.scan.checkpoint_count; i++)
-                print_row(&v.scan.checkpoints[i], &v.scan.checkpoints[i] == newest);
+                print_row(&v.scan.checkpoints[i], &v.scan.checkpoints[i] == newest,
+                          *v.scan.node != 0);
         if (v.scan.finished) {
                 char reason[160];
                 printf("finished at step %" PRId64 ": %s\n", v.scan.finished_step,

@@ -3,6 +3,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "tools/command.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -66,6 +67,9 @@ int store_view_newest(struct store_view *v, const struct scan_checkpoint **ret,
                       struct cairn_error *reterr) {
         TRY(run_scan_check_newest(&io_system, v->run_fd, v->run, &v->scan, reterr));
         *ret = scan_newest(&v->scan, 0);
+        /* Whether other nodes have their parts, too, cannot be seen here. */
+        for (size_t skip = 1; *v->scan.node && *ret && (*ret)->is_attempt; skip++)
+                *ret = scan_newest(&v->scan, skip);
         return 0;
 }
 
@@ -148,6 +152,16 @@ int store_view_open_checkpoint(struct store_view *v, const char *store, const ch
         run[run_bytes] = '\0';
         TRY(store_view_open_run(v, store, run, reterr));
         return choose(v, slash ? slash + 1 : NULL, at && !slash ? at + 1 : NULL, reterr);
+}
+
+const char *human_here(const struct scan_node *here, uint32_t world, char text[128]) {
+        char node[SCAN_NODE_BYTES];
+        *text = 0;
+        if (*here->node)
+                (void) snprintf(text, 128, "node %s, ranks %" PRIu32 " to %" PRIu32 " of %" PRIu32,
+                                text_escape(node, sizeof node, here->node, strlen(here->node)),
+                                here->first_rank, here->first_rank + here->ranks - 1, world);
+        return text;
 }
 
 const char *human_bytes(uint64_t bytes, char *text) {

@@ -42,6 +42,8 @@ int store_view_newest(struct store_view *v, const struct scan_checkpoint **ret,
 const struct scan_checkpoint *store_view_find(const struct store_view *v, const char *checkpoint);
 
 /* "1.5 GiB", "12 min": for people. `text` holds at least 32 bytes; returned. */
+/* "node b, ranks 2 to 3 of 4"; "" for a folder that holds all of them. */
+const char *human_here(const struct scan_node *here, uint32_t world, char text[128]);
 const char *human_bytes(uint64_t bytes, char *text);
 const char *human_duration(uint64_t ns, char *text);
 uint64_t human_age(uint64_t time_ns); /* now - time, 0 if it lies ahead */

@@ -26,7 +26,7 @@ static void verify_one(struct verify_report *report, const char *name, bool may_
         uint64_t start_ns = clock_now(&clock_system);
         int r = checkpoint_check(&io_system, v->run_fd, name, v->run, true, &result, &e);
         uint64_t took_ns = clock_now(&clock_system) - start_ns;
-        char text[1024] = "", bytes[32], rate[32];
+        char text[1024] = "", bytes[32], rate[32], here[128] = "";
         if (r == CAIRN_ERR_NOTFOUND && may_go) {
                 if (!report->list)
                         printf("- %s  pruned while reading\n", name);
@@ -37,21 +37,24 @@ static void verify_one(struct verify_report *report, const char *name, bool may_
                 if (report->exit_status == 0)
                         report->exit_status = status_exit_code(r);
         }
+        if (r == 0)
+                (void) human_here(&result.here, result.world, here);
         if (report->list) {
-                json_array_append_new(report->list,
-                                      json_pack("{s:s, s:b, s:I, s:I, s:I, s:s}", "checkpoint",
-                                                name, "good", r == 0, "files",
-                                                (json_int_t) result.files, "tensors",
-                                                (json_int_t) result.tensors, "bytes",
-                                                (json_int_t) result.bytes, "error", text));
+                json_array_append_new(
+                        report->list,
+                        json_pack("{s:s, s:b, s:I, s:I, s:I, s:s, s:s}", "checkpoint", name, "good",
+                                  r == 0, "files", (json_int_t) result.files, "tensors",
+                                  (json_int_t) result.tensors, "bytes", (json_int_t) result.bytes,
+                                  "error", text, "holds", here));
                 return;
         }
         if (r < 0)
                 printf("✗ %s  %s\n", name, text);
         else
-                printf("✓ %s  %" PRIu64 " tensors, %s in %" PRIu64 " files, %s/s\n", name,
+                printf("✓ %s  %" PRIu64 " tensors, %s in %" PRIu64 " files, %s/s%s%s\n", name,
                        result.tensors, human_bytes(result.bytes, bytes), result.files,
-                       human_bytes(result.bytes * NSEC_PER_SEC / (took_ns ? took_ns : 1), rate));
+                       human_bytes(result.bytes * NSEC_PER_SEC / (took_ns ? took_ns : 1), rate),
+                       *here ? "; " : "", here);
         (void) fflush(stdout);
 }
 
