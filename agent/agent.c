@@ -349,7 +349,9 @@ static void reap(void *context) {
                         continue;
                 bool gone = session_settled(s) && !s->run->store_calls;
                 bool newest = run_session(s->run, s->rank) == s;
-                if (gone && (!newest || s->run->state == RUN_ENDED)) {
+                /* Its stuck savers' memory is counted as long as they have it. */
+                bool counts = saver_link_lost_count(&s->saver) > 0;
+                if (gone && ((!newest && !counts) || s->run->state == RUN_ENDED)) {
                         if (newest)
                                 s->run->sessions[s->rank - s->run->first_rank] = NULL;
                         session_free(s);

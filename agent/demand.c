@@ -350,6 +350,10 @@ static void say_timeout(struct run *run, struct run_waiter *w) {
                                          "rank %u (process %d) is inside an update since at least "
                                          "%.1f s, and a cut can only be taken outside of one",
                                          s->rank, (int) s->pid, since);
+                else if (s->no_room)
+                        (void) error_set(&error, CAIRN_ERR_TIMEOUT, "snapshot", run->name,
+                                         "there is no memory for a snapshot of rank %u yet: %s",
+                                         s->rank, s->last_error.message);
                 else if (!s->saver_sealed)
                         (void) error_set(&error, CAIRN_ERR_TIMEOUT, "snapshot", run->name,
                                          "the saver of rank %u is being restarted", s->rank);

@@ -203,7 +203,8 @@ static void abandon(struct saver_link *k) {
         struct saver_lost *lost = lost_slot(k);
         CAIRN_ASSERT(lost); /* or it would not have been started */
         loop_unwatch(k->loop, &k->pid_source);
-        *lost = (struct saver_lost){.loop = k->loop, .pidfd = TAKE_FD(k->pidfd)};
+        *lost = (struct saver_lost){
+                .loop = k->loop, .pidfd = TAKE_FD(k->pidfd), .bytes = k->held_bytes};
         (void) loop_watch(lost->loop, &lost->source, lost->pidfd, EPOLLIN, lost_ended, lost, NULL);
 }
 
@@ -212,6 +213,13 @@ unsigned saver_link_lost_count(const struct saver_link *k) {
         for (size_t i = 0; i < SAVER_LOST_MAX; i++)
                 count += k->lost[i].loop != NULL;
         return count;
+}
+
+uint64_t saver_link_lost_bytes(const struct saver_link *k) {
+        uint64_t bytes = 0;
+        for (size_t i = 0; i < SAVER_LOST_MAX; i++)
+                bytes += k->lost[i].loop ? k->lost[i].bytes : 0;
+        return bytes;
 }
 
 static void stop_late(void *context) {
@@ -285,6 +293,7 @@ int saver_link_start(struct saver_link *k, struct loop *loop, const char *progra
         k->socket = k->pidfd = -1;
         k->out = NULL;
         k->out_count = 0;
+        k->held_bytes = 0;
         k->out_tail = &k->out;
         loop_timer_init(&k->timer, stop_late, k);
         int pair[2];

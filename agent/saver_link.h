@@ -36,6 +36,7 @@ struct saver_lost { /* abandoned; loop NULL: the slot is free */
         struct loop *loop;
         struct loop_source source;
         int pidfd;
+        uint64_t bytes; /* of staging, which it still holds */
 };
 struct saver_link {
         struct loop *loop;
@@ -49,6 +50,7 @@ struct saver_link {
         struct loop_timer timer;
         struct saver_packet *out, **out_tail;
         size_t out_count;
+        uint64_t held_bytes; /* of staging; the owner says it with each that is handed over */
         struct saver_lost lost[SAVER_LOST_MAX];
 };
 
@@ -57,6 +59,7 @@ int saver_link_start(struct saver_link *k, struct loop *loop, const char *progra
                      struct cairn_error *reterr);
 bool saver_link_running(const struct saver_link *k);
 unsigned saver_link_lost_count(const struct saver_link *k);
+uint64_t saver_link_lost_bytes(const struct saver_link *k);
 /* BUSY: the queue is full; PEER: it is gone (on_end follows). */
 int saver_link_send(struct saver_link *k, const struct saver_message *m, const int *fds,
                     size_t fd_count);

@@ -292,12 +292,26 @@ static struct session *session_alloc(struct run *run, const struct session_hello
         return s;
 }
 
-int session_open(struct run *run, const struct session_hello *h, struct wire_fds *fds,
-                 struct session **ret, struct cairn_error *reterr) {
-        struct agent *a = run->agent;
+/* One that only stands for what its stuck savers hold makes room. */
+static size_t free_slot(struct agent *a) {
         size_t slot = 0;
         while (slot < SESSION_COUNT_MAX && a->sessions[slot])
                 slot++;
+        for (size_t i = 0; slot == SESSION_COUNT_MAX && i < SESSION_COUNT_MAX; i++) {
+                struct session *s = a->sessions[i];
+                if (!session_settled(s) || s->run->store_calls || run_session(s->run, s->rank) == s)
+                        continue;
+                session_free(s);
+                a->sessions[i] = NULL;
+                slot = i;
+        }
+        return slot;
+}
+
+int session_open(struct run *run, const struct session_hello *h, struct wire_fds *fds,
+                 struct session **ret, struct cairn_error *reterr) {
+        struct agent *a = run->agent;
+        size_t slot = free_slot(a);
         if (slot == SESSION_COUNT_MAX)
                 return error_set(reterr, CAIRN_ERR_BUSY, "open session", run->name,
                                  "%d sessions are open, which is the limit of an agent",

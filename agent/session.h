@@ -87,7 +87,7 @@ struct session {
 
         struct saver_link saver;
         bool saver_ready, saver_sealed, saver_stopping;
-        bool no_room;          /* for staging; said, and tried again */
+        bool no_room;          /* for staging; said, and tried again; snapshots are BUSY */
         unsigned saver_deaths; /* since the last thing that went well */
         struct loop_timer respawn_timer;
         uint64_t respawn_ns;

@@ -35,6 +35,10 @@ int session_send_seal(struct session *s);
 void session_fail_pending(struct session *s, const struct cairn_error *error);
 /* A new one in place of the one that is there. */
 int session_make_staging(struct session *s, uint64_t bytes, struct cairn_error *reterr);
+/* What was sealed, with staging, to a saver that has the slabs; without room for it, later. */
+void session_hand_over(struct session *s);
+/* The trainer may go on: its snapshots are BUSY until there is room. */
+void session_seal_without_room(struct session *s);
 /* The saver took the seal, or could not. */
 void session_saver_sealed(struct session *s, const struct saver_message *m);
 

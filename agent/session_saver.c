@@ -38,6 +38,7 @@ int session_send_seal(struct session *s) {
         struct saver_message m = session_message(s, SAVER_SEAL);
         const int fds[] = {s->inventory_fd, s->host_fd, s->staging_fd};
         s->saver_sealed = false;
+        s->saver.held_bytes = s->staging_bytes;
         return s->agent->ops->saver_send(s, &m, fds, 3);
 }
 
@@ -163,8 +164,7 @@ static void saver_stuck(struct session *s) {
         s->agent->ops->saver_stop(s);
 }
 
-/* What was sealed, with staging, to a saver that has the slabs. */
-static void hand_over(struct session *s) {
+void session_hand_over(struct session *s) {
         struct cairn_error error = CAIRN_ERROR_INIT;
         int r = s->staging_fd < 0 ? session_make_staging(s, s->staging_bytes, &error) : 0;
         if (r == 0)
@@ -182,6 +182,8 @@ static void hand_over(struct session *s) {
         /* Memory that an abandoned saver still holds, say, may be free by then. */
         loop_timer_set(&s->agent->loop, &s->respawn_timer,
                        loop_now(&s->agent->loop) + SESSION_RESPAWN_NS_MAX / 8);
+        if (r == CAIRN_ERR_NOMEM)
+                session_seal_without_room(s);
 }
 
 /* A new saver introduced itself: hand everything over again. */
@@ -195,7 +197,7 @@ static void saver_ready(struct session *s) {
                                  "the saver took nothing");
                 session_note_error(s, "set up saver", &error);
         } else if (s->inventory_fd >= 0)
-                hand_over(s);
+                session_hand_over(s);
 }
 
 void session_respawn(void *context) {
@@ -205,7 +207,7 @@ void session_respawn(void *context) {
         if (s->saver.state == SAVER_LINK_NONE)
                 session_start_saver(s);
         else if (s->saver_ready && s->no_room)
-                hand_over(s);
+                session_hand_over(s);
 }
 
 /* What was ordered was taken or was not; that is judged anew. */

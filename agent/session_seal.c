@@ -72,12 +72,14 @@ static uint64_t unfilled(int fd, uint64_t bytes) {
 /* All ranks of this machine share its memory: what others were promised, and what trainers have
  * registered, counts before it is filled. The session's own old staging goes first: its saver
  * unmaps it at the seal. */
-static struct budget_use staging_use(const struct session *s) {
+static struct budget_use staging_use(const struct session *s, uint64_t *ret_abandoned) {
         struct budget_use use = {.bytes_max = s->agent->config.staging_bytes_max,
                                  .same_group = s->agent->config.runner != 0,
                                  .freed = filled(s->staging_fd)};
+        *ret_abandoned = 0;
         for (size_t i = 0; i < SESSION_COUNT_MAX; i++) {
                 const struct session *other = s->agent->sessions[i];
+                *ret_abandoned += other ? saver_link_lost_bytes(&other->saver) : 0;
                 for (uint32_t j = 0; other && !other->dead && j < other->slab_count; j++)
                         use.trainers += unfilled(other->slab_fds[j], other->slab_bytes[j]);
                 if (!other || other == s || other->staging_fd < 0)
@@ -85,11 +87,24 @@ static struct budget_use staging_use(const struct session *s) {
                 use.promised += other->staging_bytes;
                 use.unfilled += unfilled(other->staging_fd, other->staging_bytes);
         }
+        use.promised += *ret_abandoned;
         return use;
 }
 
+/* Is it only what savers that are stuck in the storage still hold? */
+static bool room_will_come(const struct session *s, uint64_t bytes) {
+        uint64_t abandoned;
+        struct budget_use use = staging_use(s, &abandoned);
+        struct budget b;
+        use.promised -= abandoned;
+        use.freed += abandoned;
+        budget_read(&use, &b);
+        return abandoned > 0 && budget_check(&b, bytes, NULL) == 0;
+}
+
 int session_make_staging(struct session *s, uint64_t bytes, struct cairn_error *reterr) {
-        const struct budget_use use = staging_use(s);
+        uint64_t abandoned;
+        const struct budget_use use = staging_use(s, &abandoned);
         struct budget b;
         budget_read(&use, &b);
         TRY(budget_check(&b, bytes, reterr));
@@ -144,12 +159,17 @@ int session_seal(struct session *s, const struct reply_to *to, const Cairn__Cont
                 answer_sealed(s);
                 return 0;
         }
-        uint64_t image = m->bytes;
+        uint64_t image = m->bytes, bytes = image > s->staging_bytes ? image : s->staging_bytes;
         int r = check_seal(s, m, fds, reterr);
         /* A write in flight reads the old staging, which its saver has mapped: a new one anyway. */
-        if (r == 0 && (s->staging_fd < 0 || s->staging_bytes < image || s->writing))
-                r = session_make_staging(s, image > s->staging_bytes ? image : s->staging_bytes,
-                                         reterr);
+        if (r == 0 && (s->staging_fd < 0 || s->staging_bytes < image || s->writing)) {
+                r = session_make_staging(s, bytes, reterr);
+                if (r == CAIRN_ERR_NOMEM && room_will_come(s, bytes)) {
+                        session_close_fd(&s->staging_fd);
+                        s->staging_bytes = bytes;
+                        r = 0;
+                }
+        }
         if (r < 0) {
                 s->seal_reply = (struct reply_to){0};
                 return r;
@@ -162,8 +182,24 @@ int session_seal(struct session *s, const struct reply_to *to, const Cairn__Cont
         s->image_bytes = image;
         session_set_state(s, s->state == SESSION_WELCOMED ? SESSION_SEALING : SESSION_RESEALING);
         if (s->saver_ready)
-                (void) session_send_seal(s);
+                session_hand_over(s);
         return 0;
+}
+
+static void be_sealed(struct session *s) {
+        if (s->state == SESSION_SEALING)
+                session_set_state(s, s->reattached && cut_read(s->page).seq > 0 ? SESSION_ACTIVE
+                                                                                : SESSION_SEALED);
+        else if (s->state == SESSION_RESEALING)
+                session_set_state(s, SESSION_ACTIVE);
+        if (s->seal_reply.connection)
+                answer_sealed(s);
+}
+
+void session_seal_without_room(struct session *s) {
+        if (!s->gate_deadline_ns)
+                s->gate_deadline_ns = GATE_DEADLINE_NS_MIN;
+        be_sealed(s);
 }
 
 void session_saver_sealed(struct session *s, const struct saver_message *m) {
@@ -201,13 +237,7 @@ void session_saver_sealed(struct session *s, const struct saver_message *m) {
                   (unsigned long long) s->staging_bytes,
                   (unsigned long long) (s->gate_deadline_ns / NSEC_PER_MSEC),
                   (unsigned long long) s->copy_rate);
-        if (s->state == SESSION_SEALING)
-                session_set_state(s, s->reattached && cut_read(s->page).seq > 0 ? SESSION_ACTIVE
-                                                                                : SESSION_SEALED);
-        else if (s->state == SESSION_RESEALING)
-                session_set_state(s, SESSION_ACTIVE);
-        if (s->seal_reply.connection)
-                answer_sealed(s);
+        be_sealed(s);
         if (s->restore.wanted)
                 session_restore_begin(s);
 }
