@@ -9,6 +9,7 @@
 #include "format/control.pb-c.h"
 #include "format/host_state.h"
 #include "format/layout.h"
+#include "format/peer.pb-c.h"
 #include "format/plan.h"
 #include "tests/test.h"
 #include "tests/unit/format_sample.h"
@@ -189,6 +190,79 @@ static ProtobufCBinaryData data(const char *s) {
         return (ProtobufCBinaryData){strlen(s), (uint8_t *) (uintptr_t) s};
 }
 
+static void peer(const char *name, char which, const ProtobufCMessage *m) {
+        uint8_t bytes[4096] = {(uint8_t) which};
+        save_bytes("peer", name, bytes, 1 + protobuf_c_message_pack(m, bytes + 1));
+}
+
+static void surveys(void) {
+        Cairn__Peer__Holds holds = CAIRN__PEER__HOLDS__INIT;
+        Cairn__Peer__HeldGeneration one = CAIRN__PEER__HELD_GENERATION__INIT;
+        Cairn__Peer__HeldGeneration *generations[] = {&one};
+        Cairn__Peer__Held committed = CAIRN__PEER__HELD__INIT, whole = CAIRN__PEER__HELD__INIT;
+        Cairn__Peer__Held damaged = CAIRN__PEER__HELD__INIT;
+        Cairn__Peer__Held *checkpoints[] = {&committed, &whole, &damaged};
+        Cairn__Peer__HeldNode a = CAIRN__PEER__HELD_NODE__INIT, b = CAIRN__PEER__HELD_NODE__INIT;
+        Cairn__Peer__HeldNode *nodes[] = {&a, &b};
+        Cairn__Control__Failure failure = CAIRN__CONTROL__FAILURE__INIT;
+
+        holds.store_id = data("0123456789abcdef");
+        peer("empty", 'h', &holds.base);
+        one.generation = holds.generation_max = 1;
+        one.started = true;
+        one.world = 4;
+        committed.generation = whole.generation = damaged.generation = 1;
+        committed.step = 10;
+        committed.validity = 1;
+        committed.attempt = 1;
+        whole.step = 20;
+        whole.attempt = 2;
+        whole.is_attempt = true;
+        whole.validity = 4;
+        damaged.step = 5;
+        damaged.validity = 3;
+        damaged.failure = &failure;
+        failure.status = -3;
+        failure.message = data("torn");
+        a.node = data("a");
+        b.node = data("b");
+        a.ranks = b.ranks = b.first_rank = 2;
+        holds.generations = generations;
+        holds.n_generations = 1;
+        holds.checkpoints = checkpoints;
+        holds.n_checkpoints = 3;
+        holds.nodes = nodes;
+        holds.n_nodes = 2;
+        peer("holds", 'h', &holds.base);
+}
+
+static void hauls(void) {
+        Cairn__Peer__PeerEnvelope e = CAIRN__PEER__PEER_ENVELOPE__INIT;
+        Cairn__Peer__Nack nack = CAIRN__PEER__NACK__INIT;
+        Cairn__Peer__Haul m = CAIRN__PEER__HAUL__INIT;
+        Cairn__Control__Failure failure = CAIRN__CONTROL__FAILURE__INIT;
+        uint8_t bytes[512] = {'p'};
+        size_t n = 1;
+
+        m.kind = CAIRN__PEER__HAUL_KIND__HAUL_PARTS;
+        m.generation = m.attempt = 1;
+        m.total = 9;
+        for (m.offset = 0; m.offset < 9; m.offset += 3) {
+                m.data = data("abc");
+                bytes[n] = (uint8_t) cairn__peer__haul__pack(&m, bytes + n + 1);
+                n += 1 + (size_t) bytes[n];
+        }
+        save_bytes("peer", "pieces", bytes, n);
+        e.body_case = CAIRN__PEER__PEER_ENVELOPE__BODY_HAUL;
+        e.haul = &m;
+        peer("haul", 'e', &e.base);
+        e.body_case = CAIRN__PEER__PEER_ENVELOPE__BODY_NACK;
+        e.nack = &nack;
+        nack.failure = &failure;
+        failure.status = -5;
+        peer("nack", 'e', &e.base);
+}
+
 static void envelopes(void) {
         Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
         Cairn__Control__Hello hello = CAIRN__CONTROL__HELLO__INIT;
@@ -338,6 +412,8 @@ int main(int argc, char **argv) {
         conversion();
         plans();
         envelopes();
+        surveys();
+        hauls();
         host_states();
         texts();
         rendezvous();
