@@ -283,4 +283,4 @@ for number in "${planted[@]}"; do
 done
 [ "$failed" -eq 0 ] || die "$failed of $count lives failed"
 results=$(cat "$work"/life-*/result | sort | uniq -c | awk '{ printf "%s%d %s", (NR > 1 ? ", " : ""), $1, $2 }')
-ok "the leader is killed in $count lives, ${#planted[@]} with a planted defect: $results"
+ok "the leader is killed in $(cat "$work"/life-*/result | wc -l) lives; resumed from: $results"
