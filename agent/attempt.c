@@ -936,8 +936,9 @@ static void follow(struct run_attempt *a, uint32_t rank, int64_t first_step, uin
 /* One rank was cut, here or on another node: all are to be. */
 static void follow_all(struct run_attempt *a) {
         struct run *run = a->run;
-        bool any = attempt_count(a, RANK_CUT) > 0;
-        if (hold_active(run) && run->hold.attempt == a->number)
+        uint32_t cut = attempt_count(a, RANK_CUT);
+        bool any = cut > 0;
+        if (cut == a->world || (hold_active(run) && run->hold.attempt == a->number))
                 return;
         if (any && !a->follow_told) {
                 a->follow_told = true;

@@ -53,48 +53,76 @@ void loop_timer_init(struct loop_timer *t, loop_timer_fn fire, void *context) {
         *t = (struct loop_timer){.fire = fire, .context = context};
 }
 
-void loop_timer_set(struct loop *l, struct loop_timer *t, uint64_t deadline_ns) {
-        CAIRN_ASSERT(t->fire);
-        t->deadline_ns = deadline_ns ? deadline_ns : 1;
-        if (!t->listed) {
-                t->next = l->timers;
-                l->timers = t;
-                t->listed = true;
+/* Timers of a large group are thousands, and each event looks at the earliest one. */
+static struct loop_timer *meld(struct loop_timer *a, struct loop_timer *b) {
+        if (!a || !b)
+                return a ? a : b;
+        struct loop_timer *first = b->deadline_ns < a->deadline_ns ? b : a;
+        struct loop_timer *second = first == a ? b : a;
+        second->back = first;
+        second->next = first->child;
+        if (second->next)
+                second->next->back = second;
+        first->child = second;
+        return first;
+}
+
+static struct loop_timer *meld_siblings(struct loop_timer *t) {
+        struct loop_timer *pairs = NULL, *all = NULL;
+        while (t) {
+                struct loop_timer *a = t, *b = a->next;
+                t = b ? b->next : NULL;
+                a->next = a->back = NULL;
+                if (b)
+                        b->next = b->back = NULL;
+                a = meld(a, b);
+                a->next = pairs;
+                pairs = a;
         }
+        while (pairs) {
+                struct loop_timer *next = pairs->next;
+                pairs->next = NULL;
+                all = meld(all, pairs);
+                pairs = next;
+        }
+        return all;
 }
 
 void loop_timer_clear(struct loop *l, struct loop_timer *t) {
-        t->deadline_ns = 0;
-        if (!t->listed)
+        if (t->deadline_ns == 0)
                 return;
-        for (struct loop_timer **p = &l->timers; *p; p = &(*p)->next)
-                if (*p == t) {
-                        *p = t->next;
-                        break;
-                }
-        t->listed = false;
+        if (!t->back)
+                l->timers = NULL;
+        else if (t->back->child == t)
+                t->back->child = t->next;
+        else
+                t->back->next = t->next;
+        if (t->next)
+                t->next->back = t->back;
+        l->timers = meld(l->timers, meld_siblings(t->child));
+        t->child = t->next = t->back = NULL;
+        t->deadline_ns = 0;
 }
 
-static struct loop_timer *earliest(struct loop *l) {
-        struct loop_timer *found = NULL;
-        for (struct loop_timer *t = l->timers; t; t = t->next)
-                if (t->deadline_ns && (!found || t->deadline_ns < found->deadline_ns))
-                        found = t;
-        return found;
+void loop_timer_set(struct loop *l, struct loop_timer *t, uint64_t deadline_ns) {
+        CAIRN_ASSERT(t->fire);
+        loop_timer_clear(l, t);
+        t->deadline_ns = deadline_ns ? deadline_ns : 1;
+        l->timers = meld(l->timers, t);
 }
 
 /* Each due timer once a round, the earliest first; what a callback sets for "now" waits for the
  * next round, so that descriptors are not starved. */
 static void fire_timers(struct loop *l) {
         uint64_t now_ns = loop_now(l);
-        for (struct loop_timer *t = earliest(l); t && t->deadline_ns <= now_ns; t = earliest(l)) {
+        for (struct loop_timer *t = l->timers; t && t->deadline_ns <= now_ns; t = l->timers) {
                 loop_timer_clear(l, t);
                 t->fire(t->context);
         }
 }
 
 int loop_step(struct loop *l, uint64_t deadline_ns, struct cairn_error *reterr) {
-        const struct loop_timer *t = earliest(l);
+        const struct loop_timer *t = l->timers;
         if (t && t->deadline_ns < deadline_ns)
                 deadline_ns = t->deadline_ns;
         int timeout = deadline_ns == UINT64_MAX ? -1 : clock_poll_timeout(l->clock, deadline_ns);

@@ -35,14 +35,14 @@ struct loop_timer {
         loop_timer_fn fire;
         void *context;
         uint64_t deadline_ns; /* 0: not set */
-        struct loop_timer *next;
-        bool listed;
+        /* In the heap: its first child, its next sibling; the one before it, or its parent. */
+        struct loop_timer *child, *next, *back;
 };
 struct loop {
         const struct clock_ops *clock;
         int epoll_fd;
         bool stopped;
-        struct loop_timer *timers;
+        struct loop_timer *timers; /* a pairing heap: the earliest one */
 };
 
 int loop_init(struct loop *l, const struct clock_ops *clock, struct cairn_error *reterr);

@@ -85,6 +85,8 @@ uint64_t peer_generation(const struct peer_link *k) {
 static void leave_listener(struct peer_link *k) {
         if (!k->listener)
                 return;
+        if (k->listener->stranger_count == PEER_STRANGERS_MAX)
+                loop_change(k->loop, &k->listener->source, EPOLLIN);
         struct peer_link **p = &k->listener->strangers;
         while (*p && *p != k)
                 p = &(*p)->next;
@@ -633,15 +635,16 @@ static void on_accept(void *context, uint32_t events) {
                 loop_timer_set(l->loop, &l->pause_timer, loop_now(l->loop) + ACCEPT_PAUSE_NS);
                 return;
         }
+        adopt(l, fd, &from);
+        /* Others wait in the kernel: a large group comes all at once. */
         if (l->stranger_count >= PEER_STRANGERS_MAX)
-                (void) close(fd);
-        else
-                adopt(l, fd, &from);
+                loop_change(l->loop, &l->source, 0);
 }
 
 static void accept_again(void *context) {
         struct peer_listener *l = context;
-        loop_change(l->loop, &l->source, EPOLLIN);
+        if (l->stranger_count < PEER_STRANGERS_MAX)
+                loop_change(l->loop, &l->source, EPOLLIN);
 }
 
 int peer_listen(struct peer_listener *l, struct loop *loop, const char *address,
@@ -654,7 +657,7 @@ int peer_listen(struct peer_listener *l, struct loop *loop, const char *address,
         int r = 0;
         l->fd = socket(here.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (l->fd < 0 || bind(l->fd, (struct sockaddr *) &here, bytes) < 0 ||
-            listen(l->fd, PEER_STRANGERS_MAX) < 0 ||
+            listen(l->fd, SOMAXCONN) < 0 ||
             getsockname(l->fd, (struct sockaddr *) &here, &bytes) < 0)
                 r = error_set_errno(reterr, errno, "listen for agents", address);
         if (r == 0)

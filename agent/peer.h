@@ -26,7 +26,7 @@
  * Opening ends within PEER_OPEN_NS. `opened` is called once the other side has proven itself;
  * `closed` exactly once, with the reason, unless the owner freed the link before. Callbacks may
  * free the link. Everything runs on the loop's thread. A stranger costs one slot of
- * PEER_STRANGERS_MAX for PEER_OPEN_NS at most, and one log line.
+ * PEER_STRANGERS_MAX for PEER_OPEN_NS at most, and one log line; others wait for a slot unaccepted.
  */
 #ifndef CAIRN_AGENT_PEER_H
 #define CAIRN_AGENT_PEER_H

@@ -115,9 +115,10 @@ check-large: all $(E2E_HELPERS)
 
 # A world of thousands, measured: docs/PERFORMANCE.md, "Large worlds". In memory, unless DIR says where.
 .PHONY: check-size
-check-size: all $(BUILD)/tests/sim/test_size
+check-size: all $(BUILD)/tests/sim/test_size $(BUILD)/tests/unit/test_group_size
 	@SIZE_NODES='$(or $(NODES),1000)' SIZE_TENSORS='$(or $(TENSORS),100000)' TMPDIR='$(or $(DIR),/dev/shm)' \
 		$(BUILD)/tests/sim/test_size
+	@SIZE_NODES='$(or $(NODES),1000)' $(BUILD)/tests/unit/test_group_size
 
 .PHONY: check-sanitized check-races
 check-sanitized: all $(UNIT) $(SIM) $(FUZZ) $(E2E_HELPERS)

@@ -37,7 +37,7 @@ struct fixture {
         struct fixture_reply *replies;
         struct loop_timer store_timer;
         enum store_verb asked[FIXTURE_RECORDS];
-        struct store_message last[STORE_REOPEN + 1]; /* by verb */
+        struct store_message last[STORE_SETTLE + 1]; /* by verb; SETTLE is the last one */
         size_t asked_count;
         enum store_verb fail_verb; /* the next one of this verb fails with fail_status */
         int fail_status;
