@@ -124,9 +124,10 @@ check-size: all $(BUILD)/tests/sim/test_size $(BUILD)/tests/unit/test_group_size
 check-sanitized: all $(UNIT) $(SIM) $(FUZZ) $(E2E_HELPERS)
 	@$(TESTS_RUN) -t 600 $(UNIT) $(SIM) $(FUZZ) $(E2E)
 # The race detector of this compiler does not know the widest address space randomization. Hundreds of
-# starts of all programs are too slow with it.
-RACES = $(UNIT) $(filter-out %/test_fault_sweep,$(SIM))
-check-races: $(RACES)
+# starts of all programs are too slow with it; and it takes the calls that cut_interleave, which has one thread,
+# leaves by a jump for ever deeper ones.
+RACES = $(filter-out %/test_cut_interleave,$(UNIT)) $(filter-out %/test_fault_sweep,$(SIM))
+check-races: all $(RACES)
 	@if setarch -R true 2>/dev/null; then exec setarch -R $(TESTS_RUN) -t 600 $(RACES); \
 		else exec $(TESTS_RUN) -t 600 $(RACES); fi
 

@@ -175,8 +175,10 @@ static void short_rank(uint32_t rank, void *argument) {
                 o->losses[rank][t.step + 1] = small_step(&t);
         }
         CAIRN_ASSERT(t.batch.micro == 2 && t.state.samples == 12 * STEPS);
-        memcpy(o->moment2, t.state.moment2, t.model.block_count * sizeof(float));
-        o->block_count = t.model.block_count;
+        if (rank == 0) {
+                memcpy(o->moment2, t.state.moment2, t.model.block_count * sizeof(float));
+                o->block_count = t.model.block_count;
+        }
         train_done(&t);
 }
 

@@ -129,7 +129,7 @@ static void an_agent_that_is_restarting_is_waited_for(void **state) {
         fake_agent_stop(&agent);
         pid_t child = fork();
         if (child == 0) {
-                clock_system.sleep_ns(clock_system.context, 300000000);
+                clock_system.sleep_ns(clock_system.context, 100 * NSEC_PER_MSEC);
                 fake_agent_start(&agent);
                 clock_system.sleep_ns(clock_system.context, 3000000000);
                 _exit(0);
