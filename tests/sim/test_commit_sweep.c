@@ -398,8 +398,8 @@ static void sweep_errors(struct tally *tally) {
 /* Savers and trainers pass these (test_fault_sweep has all). A crash at a point is one before the
  * next file operation. */
 static bool is_elsewhere(enum fault point) {
-        return point <= FAULT_MANIFEST_WRITE || point == FAULT_RESTORE_READ ||
-               point == FAULT_CLIENT_APPLY;
+        return point <= FAULT_MANIFEST_WRITE || point == FAULT_RESTORE_OPEN ||
+               point == FAULT_RESTORE_READ || point == FAULT_CLIENT_APPLY;
 }
 
 static bool sweep_points(struct tally *tally) {
