@@ -32,7 +32,8 @@
  * Errors: every function returns 0 or a negative enum cairn_status (types.h says what to do about
  * each); cairn_error_text(c) is the sentence for the last failed call on this handle. No failure of
  * Cairn ends or blocks training beyond the gate's deadline; after cairn_open succeeded a trainer
- * may ignore every error but those of cairn_seal and cairn_restore. A broken invariant of libcairn
+ * may ignore every error but those of cairn_seal and cairn_restore (cairn_seal says once what a
+ * registration before it was refused for). A broken invariant of libcairn
  * poisons the handle: all calls return CAIRN_ERR_FATAL, training may go on without checkpoints.
  * Misuse returns CAIRN_ERR_API and changes nothing.
  *

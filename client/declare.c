@@ -27,6 +27,13 @@ int cairn_alloc(struct cairn *c, uint64_t bytes, void **ret) {
         return handle_end(c, r, &e);
 }
 
+/* Who ignores it hears of it again at the seal: else what is sealed is not what was meant. */
+static int declared(struct cairn *c, int r, const struct cairn_error *e) {
+        if (r < 0 && c->refused.status == 0)
+                c->refused = *e;
+        return handle_end(c, r, e);
+}
+
 int cairn_register(struct cairn *c, const struct cairn_tensor *t) {
         struct cairn_error e = CAIRN_ERROR_INIT;
         if (!c)
@@ -34,7 +41,7 @@ int cairn_register(struct cairn *c, const struct cairn_tensor *t) {
         int r = check_declaring(c, "register tensor", &e);
         if (r == 0)
                 r = registry_add_tensor(&c->registry, &c->slabs, t, &e);
-        return handle_end(c, r, &e);
+        return declared(c, r, &e);
 }
 
 int cairn_register_step(struct cairn *c, const char *name, float *data, int64_t *truth) {
@@ -44,7 +51,7 @@ int cairn_register_step(struct cairn *c, const char *name, float *data, int64_t 
         int r = check_declaring(c, "register step", &e);
         if (r == 0)
                 r = registry_add_step(&c->registry, &c->slabs, name, data, truth, &e);
-        return handle_end(c, r, &e);
+        return declared(c, r, &e);
 }
 
 static int add_value(struct cairn *c, const char *name, uint32_t type, void *data, uint64_t *length,
@@ -55,7 +62,7 @@ static int add_value(struct cairn *c, const char *name, uint32_t type, void *dat
         int r = check_declaring(c, "register state value", &e);
         if (r == 0)
                 r = registry_add_value(&c->registry, name, type, data, length, capacity, &e);
-        return handle_end(c, r, &e);
+        return declared(c, r, &e);
 }
 
 int cairn_state_i64(struct cairn *c, const char *name, int64_t *value) {
@@ -85,5 +92,5 @@ int cairn_describe(struct cairn *c, const char *key, const char *value) {
                               "descriptions are fixed at the first cairn_seal");
         if (r == 0)
                 r = registry_describe(&c->registry, key, value, &e);
-        return handle_end(c, r, &e);
+        return declared(c, r, &e);
 }

@@ -57,7 +57,8 @@ struct cairn {
 
         struct inventory inventory; /* of the newest seal */
         uint64_t seal_number;
-        size_t value_count; /* values of the newest seal */
+        struct cairn_error refused; /* the first registration that failed since the last seal */
+        size_t value_count;         /* values of the newest seal */
         void *payload;
         struct cut_gate gate;
         int64_t step;

@@ -239,7 +239,7 @@ static struct cairn *handle_new(void) {
         c->world = 1;
         c->writers.count = 1;
         c->inventory = (struct inventory) INVENTORY_INIT;
-        c->error = (struct cairn_error) CAIRN_ERROR_INIT;
+        c->error = c->refused = (struct cairn_error) CAIRN_ERROR_INIT;
         c->gate.deadline_duration_ns = GATE_DEADLINE_NS_MIN;
         (void) pthread_mutex_init(&c->error_lock, NULL);
         arena_init(&c->strings, STRINGS_BYTES_MAX);

@@ -57,6 +57,19 @@ static int hand_over(struct cairn *c, struct inventory *fresh, uint64_t number,
         return 0;
 }
 
+/* Once: the next seal takes what was registered as it is. */
+static int check_refused(struct cairn *c, struct cairn_error *reterr) {
+        struct cairn_error e = c->refused;
+        char text[900];
+        if (e.status == 0)
+                return 0;
+        c->refused = (struct cairn_error) CAIRN_ERROR_INIT;
+        return error_set(reterr, e.status, "seal", c->run,
+                         "a registration was refused: %.400s; what it was for would be missing in "
+                         "every checkpoint; where that is meant, seal again",
+                         error_format(&e, text, sizeof text));
+}
+
 static int seal(struct cairn *c, struct cairn_error *reterr) {
         struct inventory fresh = INVENTORY_INIT;
         bool first = c->stage == HANDLE_OPENED;
@@ -65,6 +78,7 @@ static int seal(struct cairn *c, struct cairn_error *reterr) {
         TRY(handle_check(c, "seal", reterr));
         if (!first && c->stage != HANDLE_UPDATING)
                 return handle_wrong_stage(c, "seal", reterr);
+        TRY(check_refused(c, reterr));
         if (c->passive) {
                 c->registry.unsealed = false;
                 if (first)

@@ -63,6 +63,7 @@ static void nulls_and_sizes(void **state) {
         assert_string_equal(session.run, "run");
         assert_int_equal(session.generation, 4711);
         small_declare(&s);
+        assert_int_equal(cairn_seal(s.c), CAIRN_ERR_API); /* of the registration above */
         assert_int_equal(cairn_seal(s.c), 0);
         assert_int_equal(cairn_restore(s.c, &report), CAIRN_ERR_API);
         assert_int_equal(cairn_restore(s.c, NULL), 0);

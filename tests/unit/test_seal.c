@@ -58,6 +58,22 @@ static void sealing_again_inside_an_update(void **state) {
         assert_int_equal(agent.image.step, 2);
 }
 
+/* Who ignores that a tensor was refused is told before anything is saved without it. */
+static void a_refused_registration_is_told_once(void **state) {
+        float *moment;
+        small_begin(&now, &agent);
+        assert_int_equal(cairn_update_begin(now.c), 0);
+        assert_int_equal(cairn_alloc(now.c, 3 * sizeof *moment, (void **) &moment), 0);
+        assert_int_equal(add_late(moment, "moment"), 0);
+        assert_int_equal(add_late(moment, "moment"), CAIRN_ERR_API);
+        assert_int_equal(add_late(moment, "moment/2"), 0);
+        assert_int_equal(cairn_seal(now.c), CAIRN_ERR_API);
+        assert_non_null(strstr(cairn_error_text(now.c), "registered before"));
+        assert_int_equal(atomic_load(&agent.page->seal_number), 1);
+        assert_int_equal(cairn_seal(now.c), 0);
+        assert_int_equal(cairn_update_end(now.c, 1), 0);
+}
+
 static void what_is_sealed_is_fixed_outside_updates(void **state) {
         small_begin(&now, &agent);
         assert_int_equal(add_late(now.m, "late"), CAIRN_ERR_API);
@@ -155,6 +171,7 @@ static void a_hundred_thousand_tensors(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 TEST(sealing_again_inside_an_update),
+                TEST(a_refused_registration_is_told_once),
                 TEST(what_is_sealed_is_fixed_outside_updates),
                 TEST(a_refused_first_seal_may_be_repeated),
                 TEST(a_later_seal_holds_without_an_agent),
