@@ -382,7 +382,9 @@ static int check_tensor_coverage(const Tensor *t, struct cairn_error *reterr) {
                 return 0; /* a copy on each node */
         if (whole > 1 && whole == t->n_extents)
                 return fail(reterr, CAIRN_ERR_CORRUPT, coverage_operation, t,
-                            "%zu ranks have written the whole tensor", whole);
+                            "%zu ranks have written the whole tensor: what all ranks hold alike is "
+                            "registered `replicated`, a part of it `sharded`",
+                            whole);
         if (whole > 0 || (flat > 0 && flat < t->n_extents))
                 return fail(reterr, CAIRN_ERR_CORRUPT, coverage_operation, t,
                             "its parts are of different forms (%zu whole, %zu flat, %zu blocks)",
