@@ -120,6 +120,9 @@ static int handle_hello(void *context, struct connection *c, const Cairn__Contro
                                .rank = m->rank,
                                .session_id = m->session_id,
                                .generation = m->generation};
+        if (c->kind == CAIRN__CONTROL__PEER_KIND__PEER_RUNNER && a->runner_gone)
+                return error_set(reterr, CAIRN_ERR_UNREACHABLE, "start run", "",
+                                 "this agent is another `cairn run`'s, and ends as that did");
         if (c->kind != CAIRN__CONTROL__PEER_KIND__PEER_CLIENT) {
                 welcome_other(&h.to, c);
                 return 0;

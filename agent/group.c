@@ -23,6 +23,7 @@
 
 #define TICK_NS (100 * NSEC_PER_MSEC)
 #define RETRY_NS (1 * NSEC_PER_SEC)
+#define STRANGER_NS (2 * RENDEZVOUS_RENEW_NS)
 
 static const struct state_row group_states[GROUP_STATE_COUNT] = {
         [GROUP_OUTSIDE] = {"outside", STATE_TO(GROUP_LOOKING)},
@@ -511,10 +512,15 @@ static void look(struct group *g) {
         }
         struct cairn_error error = CAIRN_ERROR_INIT;
         if (check_stores(g, v, &error) < 0) {
-                if (g->run->generation == 0)
+                if (!g->stranger_ns)
+                        g->stranger_ns = now_of(g);
+                /* That one is to see this one, too, before it leaves. A run that goes on waits
+                 * until the stranger is gone. */
+                if (g->run->generation == 0 && now_of(g) >= g->stranger_ns + STRANGER_NS)
                         give_up(g, &error);
-                return; /* a run that goes on waits until the stranger is gone */
+                return;
         }
+        g->stranger_ns = 0;
         uint32_t count = ready_nodes(g, v);
         uint64_t hash = count;
         for (uint32_t i = 0; i < count; i++)

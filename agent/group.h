@@ -83,6 +83,7 @@ struct group {
         uint32_t node_count, world, node_rank; /* node_rank: this one's place among them */
         uint32_t finished_count; /* leader: nodes whose ranks are complete, without its own */
         uint64_t ready_hash, ready_since_ns; /* who was ready, and since when */
+        uint64_t stranger_ns; /* since when a node with another store is there; 0: none */
         struct start_reply decided;
         uint64_t demand_last;
 };

@@ -295,6 +295,8 @@ static int write_settle(struct group *g, int records_fd, int *ret_fd, struct cai
                                    &m.start.len, reterr));
         m.claim.data = claim;
         m.start.data = start;
+        m.note.data = (uint8_t *) g->local->verdict.note;
+        m.note.len = strnlen(g->local->verdict.note, sizeof g->local->verdict.note);
         return pack_settle(g, &m, records_fd, ret_fd, reterr);
 }
 

@@ -531,6 +531,7 @@ int node_settle(struct store *store, const char *run, const char *node, uint64_t
         TRY_GOTO(read_message(settle_fd, &cairn__peer__settle__descriptor, &arena, &m, reterr),
                  finish);
         s.m = (const void *) m;
+        intent_note(ret->note, "%.*s", (int) s.m->note.len, (const char *) s.m->note.data);
         TRY_GOTO(make_run(store, run, &opened, reterr), finish);
         TRY_GOTO(settle(&s, reterr), finish);
         *ret_run = opened;

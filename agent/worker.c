@@ -5,6 +5,7 @@
 #include "base/limits.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -16,6 +17,7 @@
 #include <sys/wait.h>
 
 #define RESPAWN_NS (200 * NSEC_PER_MSEC) /* after a child that died without one answer */
+#define END_NS (500 * NSEC_PER_MSEC)
 
 static int start_failed(struct cairn_error *reterr, int error_number, const char *name,
                         const char *object) {
@@ -160,10 +162,20 @@ int worker_begin(struct worker *w, worker_spawn spawn, void *context, struct cai
         return 0;
 }
 
+/* What they hold, a lock say, is free when they are gone. Who is stuck is not waited for. */
+static void wait_for_ends(const struct worker *w) {
+        uint64_t until_ns = clock_now(&clock_system) + END_NS;
+        for (size_t i = 0; i < w->lost_count; i++) {
+                struct pollfd p = {.fd = w->lost[i], .events = POLLIN};
+                (void) poll(&p, 1, clock_poll_timeout(&clock_system, until_ns));
+        }
+}
+
 void worker_done(struct worker *w) {
         if (!w->name)
                 return;
         worker_end(w);
+        wait_for_ends(w);
         for (size_t i = 0; i < w->lost_count; i++)
                 (void) close(w->lost[i]);
         if (w->timer_fd >= 0)

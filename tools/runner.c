@@ -27,6 +27,8 @@
 
 #define AGENT_START_NS (20 * NSEC_PER_SEC)
 #define AGENT_START_TRIES 3
+#define AGENT_LEAVE_NS (60 * NSEC_PER_SEC) /* one that still commits what trainers left */
+#define AGENT_ANSWER_AGAIN_NS (300 * NSEC_PER_MSEC)
 #define AGENT_ANSWER_NS (5 * NSEC_PER_SEC) /* of one that another `cairn run` started */
 #define AGENT_RETRY_NS (50 * NSEC_PER_MSEC)
 #define AGENT_END_NS (90 * NSEC_PER_SEC)
@@ -140,22 +142,39 @@ static int agent_start(struct runner *r, struct cairn_error *reterr) {
         return status;
 }
 
-/* A private agent that answers, or is stopped, belongs to another `cairn run` of the same run,
- * which must not have two. One that hangs up was on its way out: killed together with its
- * `cairn run`, say. */
-static bool runs_already(struct runner *r) {
-        uint64_t deadline_ns = clock_now(&clock_system) + AGENT_ANSWER_NS;
-        do {
-                if (control_connect(&r->agent, r->socket, NULL) < 0)
-                        return false;
-                int status = control_greet(&r->agent, CAIRN__CONTROL__PEER_KIND__PEER_RUNNER,
-                                           r->options->run, deadline_ns, NULL);
-                control_close(&r->agent);
-                if (status != CAIRN_ERR_PEER)
-                        return true;
-                clock_system.sleep_ns(clock_system.context, AGENT_RETRY_NS);
-        } while (clock_now(&clock_system) < deadline_ns);
-        return true;
+static int say_hello(struct runner *r) {
+        TRY(control_connect(&r->agent, r->socket, NULL));
+        int status =
+                control_greet(&r->agent, CAIRN__CONTROL__PEER_KIND__PEER_RUNNER, r->options->run,
+                              clock_now(&clock_system) + AGENT_ANSWER_NS, NULL);
+        control_close(&r->agent);
+        return status == CAIRN_ERR_UNREACHABLE ? CAIRN_ERR_PEER : status;
+}
+
+/* A private agent that answers twice, or is stopped, belongs to another `cairn run` of the same
+ * run, which must not have two. One that hangs up or refuses is on its way out, for its `cairn run`
+ * is gone; it may not have noticed that when it was asked first. */
+static int wait_for_former(struct runner *r, struct cairn_error *reterr) {
+        const char *run = r->options->run;
+        uint64_t deadline_ns = clock_now(&clock_system) + AGENT_LEAVE_NS;
+        for (int answers = 0;;) {
+                int status = say_hello(r);
+                if (status == CAIRN_ERR_UNREACHABLE || status == CAIRN_ERR_NOTFOUND)
+                        return 0;
+                answers += status != CAIRN_ERR_PEER;
+                if (answers > 1 || status == CAIRN_ERR_TIMEOUT)
+                        return error_set(reterr, CAIRN_ERR_EXISTS, "start run", run,
+                                         "it is running already; `cairn status %s` shows it, "
+                                         "`cairn stop %s` ends it",
+                                         run, run);
+                if (clock_now(&clock_system) >= deadline_ns)
+                        return error_set(reterr, CAIRN_ERR_TIMEOUT, "start run", run,
+                                         "the agent that another `cairn run` of it left has not "
+                                         "ended yet; `cairn status %s` shows what it still does",
+                                         run);
+                clock_system.sleep_ns(clock_system.context,
+                                      answers ? AGENT_ANSWER_AGAIN_NS : AGENT_RETRY_NS);
+        }
 }
 
 /* The run's agent: the system's where there is one, else a private one. */
@@ -164,11 +183,7 @@ static int agent_find(struct runner *r, struct cairn_error *reterr) {
                                  reterr));
         if (r->system_agent)
                 return connect_and_greet(r, clock_now(&clock_system) + AGENT_START_NS, reterr);
-        if (runs_already(r))
-                return error_set(reterr, CAIRN_ERR_EXISTS, "start run", r->options->run,
-                                 "it is running already; `cairn status %s` shows it, `cairn stop "
-                                 "%s` ends it",
-                                 r->options->run, r->options->run);
+        TRY(wait_for_former(r, reterr));
         return agent_start(r, reterr);
 }
 
