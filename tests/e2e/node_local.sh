@@ -169,6 +169,18 @@ stop_all
 same_and_whole "at the end"
 ok "with its disk back they go on from step $at"
 
+# One node's part is damaged: all fall back, and both say from what, why and where.
+damaged=$(printf '%012d' "$(newest b)")
+truncate -s 100 "$work/store-b/job/$damaged"-g*/rank-00002.data
+node a --mode resume
+node b --mode resume
+for name in a b; do
+        wait_for 40 grep -q "$damaged-g.* is damaged (.*node b.*; fell back to " "$work/$name.out"
+done
+wait_for 40 eval '[ "$(begun_at b)" -lt "$((10#$damaged))" ]'
+stop_all
+ok "a damaged part of one node is told on both, with what they fall back to"
+
 # What cannot be, with a sentence that says what to do.
 on a
 try 64 'a folder cannot be where they meet.*etcd' "${there[@]}" run --run other --rdzv dir --nnodes 2 --node a -- true
