@@ -161,14 +161,16 @@ fuzz-seeds: $(BUILD)/tests/fuzz/seeds
 	@mkdir -p tests/fuzz/corpus && $(BUILD)/tests/fuzz/seeds tests/fuzz/corpus
 
 # ---- style ----
-ALL_SRC := $(foreach room,$(ROOMS),$($(room)_SRC)) $(unit_SRC) $(sim_SRC) $(helper_SRC) $(e2e_SRC) $(bench_SRC) $(fuzz_SRC) $(script_SRC) $(emu_SRC)
+ROOM_SRC := $(foreach room,$(ROOMS),$($(room)_SRC))
+ALL_SRC := $(ROOM_SRC) $(unit_SRC) $(sim_SRC) $(helper_SRC) $(e2e_SRC) $(bench_SRC) $(fuzz_SRC) $(script_SRC) $(emu_SRC)
 ALL_HDR := $(wildcard $(ROOMS:%=%/*.h) tests/*/*.h)
 
-.PHONY: tidy tidy-files format format-check
+.PHONY: tidy tidy-files tidy-rooms format format-check
 tidy: tidy-files
 	@tests/lint/style.sh
 # The object stands for the headers that the source includes.
 tidy-files: $(patsubst %.c,$(BUILD)/tidy/%.ok,$(ALL_SRC))
+tidy-rooms: $(patsubst %.c,$(BUILD)/tidy/%.ok,$(ROOM_SRC))
 $(BUILD)/tidy/%.ok: %.c $(BUILD)/obj/%.o .clang-tidy
 	$(call say,TIDY,$<)mkdir -p $(@D) && clang-tidy --quiet $< -- -Iclient $(CPPFLAGS_ALL) $(LANGUAGE) $(PKG_CFLAGS) $(BLAS_CFLAGS) $(CUDA_CFLAGS) \
 		> $(@:.ok=.log) 2>&1 && touch $@ || { cat $(@:.ok=.log); exit 1; }
