@@ -72,10 +72,19 @@ outage() {
         ok "d $what for $seconds s: $(wc -l <"$work/said") message, ${slow:-no step over $gate_ms} ms, committed $took ms after it: $(cat "$work/said")"
 }
 
+# Again and again: what pruning frees is enough for one more checkpoint.
 fill() {
-        cat /dev/zero >"$mounted/ballast" 2>/dev/null || true
+        (
+                while :; do
+                        cat /dev/zero >>"$mounted/ballast" 2>/dev/null || true
+                        sleep 0.02
+                done
+        ) &
+        filler=$!
 }
 empty() {
+        kill "$filler"
+        wait "$filler" 2>/dev/null || true
         rm "$mounted/ballast"
 }
 stop_agent() {

@@ -135,7 +135,8 @@ CAIRN_STORE=$mounted/store
 wide=("$train" --data "$work/text" --layers 2 --heads 2 --width 112 --context 16 --batch 2 --quiet)
 start full --every 20steps --keep-last 5 -- "${wide[@]}" --steps 100000 --step-ms 2
 wait_for 30 grep -q 'checkpoint=failed' "$output"
-says "$output" 'reserve space [^ ]*/full/[^ ]*rank-00000.data: No space left.*: [0-9]+ bytes are needed'
+# Mostly there is no room for the data; now and then not even for one more folder.
+says "$output" 'reserve space [^ ]*/full/[^ ]*rank-00000.data: No space left.*: [0-9]+ bytes are needed|create folder [^ ]*: No space left'
 before=$(steps_of full)
 [ "$(wc -l <<<"$before")" -ge 2 ] || die "only step $before fitted"
 try 0 '' "$cairn" verify full
