@@ -60,3 +60,26 @@ kill -CONT "$pid"
 finish 30
 expect_code 0
 ok "e the trainer went on after SIGCONT"
+
+# Two ranks that are in different places: one evaluates for long and the other waits for it in a collective, then the
+# other has a slow batch and the first waits. Neither comes to a step's end meanwhile.
+if [ -e "$BUILD/cairn-comm-gloo.so" ]; then
+        # shellcheck disable=SC2016 # each rank's shell
+        start two --nproc-per-node 2 --every 10m -- sh -c 'case $RANK in
+                0) set -- "$@" --eval-stall-ms 4000 ;;
+                1) set -- "$@" --stall-step 31 --stall-ms 5000 ;;
+                esac; exec "$@"' sh "${tiny[@]}" --steps 60 --step-ms 3 --eval-every 20 --eval-batches 1 \
+                --log "$work/two.log"
+        wait_step "$work/two.log" 20 20
+        sleep 0.2
+        demand "GROUP-h rank 0 evaluates, rank 1 waits for it" two 20
+        grep -q '"step":20,"eval_loss"' "$work/two.log" && die "the evaluation was over"
+        wait_step "$work/two.log" 30 20
+        sleep 0.2
+        demand "GROUP-h rank 1 has a slow batch, rank 0 waits for it" two 30
+        [ "$("$cairn" status two --json | json runs.0.gate_expired)" -eq 0 ] || die "a gate expired"
+        finish 40
+        expect_code 0
+else
+        echo "NOT SHOWN: GROUP-h: cairn-comm-gloo.so is not built: gloo's headers are missing"
+fi

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # time limit: 120 s
 #
-# Several ranks of one node: scheduled and demanded cuts are of one step, also while one rank is slow; one
+# Several ranks of one node: scheduled and demanded cuts are of one step; one
 # killed, all start again from it; another number of ranks takes the same checkpoint.
 . "$(dirname "$0")/lib.sh"
 lockstep=$helpers/lockstep
