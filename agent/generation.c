@@ -85,8 +85,8 @@ static int make_store_folder(const char *path, struct cairn_error *reterr) {
                         return 0;
                 if (errno == ENOENT)
                         return error_set(reterr, CAIRN_ERR_CANNOT_WRITE, "create store", path,
-                                         "the folder above it does not exist; is the file system "
-                                         "mounted?");
+                                         "the folder above it does not exist, or nothing can be "
+                                         "made there; is the file system mounted?");
                 return error_set_errno(reterr, errno, "create store", path);
         }
         memcpy(parent, path, bytes + 1);

@@ -103,6 +103,11 @@ static int send_failure(struct peer_link *link, const struct haul_name *name,
         return link ? peer_send(link, &e) : CAIRN_ERR_PEER;
 }
 
+static int say(struct peer_link *link, const Envelope *e, struct cairn_error *reterr) {
+        int r = link ? peer_send(link, e) : CAIRN_ERR_PEER;
+        return r < 0 ? error_set(reterr, r, "speak to agent", "peer", "it takes no messages") : 0;
+}
+
 static int send_piece(struct peer_link *link, struct haul_out *out, const struct haul_name *name,
                       uint64_t offset, struct cairn_error *reterr) {
         Envelope e = CAIRN__PEER__PEER_ENVELOPE__INIT;
@@ -110,8 +115,7 @@ static int send_piece(struct peer_link *link, struct haul_out *out, const struct
         TRY(haul_fill(out, name, offset, &m, reterr));
         e.body_case = BODY(HAUL);
         e.haul = &m;
-        int r = link ? peer_send(link, &e) : CAIRN_ERR_PEER;
-        return r < 0 ? error_set(reterr, r, "speak to agent", "peer", "it takes no messages") : 0;
+        return say(link, &e, reterr);
 }
 
 static int ask(struct peer_link *link, const struct haul_name *name, uint64_t offset,
@@ -124,8 +128,7 @@ static int ask(struct peer_link *link, const struct haul_name *name, uint64_t of
         m.offset = offset;
         e.body_case = BODY(HAUL_NEXT);
         e.haul_next = &m;
-        int r = link ? peer_send(link, &e) : CAIRN_ERR_PEER;
-        return r < 0 ? error_set(reterr, r, "speak to agent", "peer", "it takes no messages") : 0;
+        return say(link, &e, reterr);
 }
 
 /* A memfd that goes to every member; the caller's own stays open. */

@@ -660,7 +660,7 @@ static void test_void_copies(void **state) {
         struct cut_gate gate = {.deadline_duration_ns = NSEC_PER_MSEC};
         bool expired;
 
-        start_saver("copy-chunk:2:delay:300,copy-chunk:5:delay:300,copy-chunk:8:error");
+        start_saver("copy-chunk:2:delay:1500,copy-chunk:5:delay:1500,copy-chunk:8:error");
         arm(1);
         (void) update(true);
         while (cut_read(s.page).phase != CUT_COPYING)
@@ -811,7 +811,7 @@ static void test_kill_in_mid_write(void **state) {
 /* cairnd gives a checkpoint up: what is being copied, or written, ends at once, and the files of
  * the next attempt are taken. A wish that was sent before is not in the way. */
 static void test_given_up(void **state) {
-        start_saver("copy-chunk:2:delay:300,data-write:2:delay:300");
+        start_saver("copy-chunk:2:delay:1500,data-write:2:delay:1500");
         arm(1);
         uint64_t seq = update(true);
         while (cut_read(s.page).phase != CUT_COPYING)
