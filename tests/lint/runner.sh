@@ -39,6 +39,7 @@ expect "a failure makes the runner fail" [ $? -eq 1 ]
 expect "the closing line counts" [ "$(tail -n 1 "$TMPDIR/output")" = "1 passed, 4 failed, 1 skipped" ]
 expect "a failure is named with its status" has_line '✗ fail .*exit status 3'
 expect "its log is shown" has_line '| the reason'
+expect "the end names it once more, with its last word" has_line '^failed: fail: the reason'
 expect "a crash is a failure" has_line '✗ crash'
 expect "a hang is a failure" has_line '✗ hang .*no end within 1 s'
 expect "a missing test is a failure" has_line '✗ missing .*cannot be run'
