@@ -163,7 +163,7 @@ fuzz-seeds: $(BUILD)/tests/fuzz/seeds
 # ---- style ----
 ROOM_SRC := $(foreach room,$(ROOMS),$($(room)_SRC))
 ALL_SRC := $(ROOM_SRC) $(unit_SRC) $(sim_SRC) $(helper_SRC) $(e2e_SRC) $(bench_SRC) $(fuzz_SRC) $(script_SRC) $(emu_SRC)
-ALL_HDR := $(wildcard $(ROOMS:%=%/*.h) tests/*/*.h)
+ALL_HDR := $(wildcard $(ROOMS:%=%/*.h) tests/*/*.h tests/*/*/*.h)
 
 .PHONY: tidy tidy-files tidy-rooms format format-check
 tidy: tidy-files

@@ -20,7 +20,7 @@ compile() { # header, compiler and language options
 }
 
 failures=0
-for header in */*.h tests/*/*.h; do
+for header in */*.h tests/*/*.h tests/*/*/*.h; do
         [ "$header" = base/banned.h ] && continue # comes before everything by definition
         compile "$header" "${CC:-gcc}" -std=gnu17 -include base/banned.h -x c || failures=$((failures + 1))
 done
