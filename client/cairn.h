@@ -42,6 +42,19 @@
  * reattaches to a restarted agent). After fork the child's calls return CAIRN_ERR_API and its
  * mappings are absent.
  *
+ * Devices: with options.device = CAIRN_DEVICE_CUDA cairn_alloc gives memory of one GPU. libcairn
+ * uses that GPU's primary context, as the CUDA runtime does, a stream of its own, and the stream
+ * that cairn_set_stream names; it leaves each thread's current context as it was. What the trainer
+ * does between update_begin and update_end is queued work:
+ *
+ *   - cairn_update_begin returns when the update before it has ended on the GPU and no copy is
+ *     under way: what is queued after it may write registered tensors.
+ *   - cairn_update_end reads the host values and truths, queues on the stream what is its own part
+ *     (FP32 steps, copies of anytime tensors), records an event and returns. The state is a cut
+ *     once the stream has come there. Work of other streams that writes registered tensors is
+ *     joined into the stream before (cudaStreamWaitEvent); anytime tensors are written on it.
+ *   - cairn_restore returns when every byte is in place.
+ *
  * Units: bytes, nanoseconds. Step numbers are the caller's; they grow with every update and are
  * what users see. Ownership: strings and arrays passed in are copied. Memory of cairn_alloc belongs
  * to the handle.
@@ -63,6 +76,9 @@ extern "C" {
 struct cairn; /* one session: one rank of one run, registered with the node's agent */
 
 /* ---- open and close ---- */
+/* Where the memory of cairn_alloc is. */
+enum cairn_device { CAIRN_DEVICE_HOST = 0, CAIRN_DEVICE_CUDA = 1 };
+
 struct cairn_options {
         size_t size;        /* sizeof(struct cairn_options) */
         const char *run;    /* NULL: $CAIRN_RUN */
@@ -73,6 +89,8 @@ struct cairn_options {
                                      ($CAIRN_DEBUG_MUTATION=1) */
         bool without_checkpoints; /* no agent: succeed, every later call is a no-op (asked for
                                      explicitly) */
+        enum cairn_device device; /* CUDA: UNSUPPORTED or DEVICE where there is no usable one */
+        int32_t device_ordinal; /* among the GPUs that this process sees, as cudaSetDevice has it */
 };
 #define CAIRN_OPTIONS_INIT \
         { .size = sizeof(struct cairn_options), .rank = -1 }
@@ -107,8 +125,15 @@ CAIRN_API int cairn_session(struct cairn *c, struct cairn_session *ret);
 CAIRN_API const char *cairn_override(struct cairn *c, const char *key);
 
 /* ---- registration ---- */
-/* Zeroed memory, 256-byte aligned, from a few exportable slabs. Freed by cairn_close. */
+/* Zeroed memory, 256-byte aligned, from a few exportable slabs, on the session's device (the
+ * address is then a CUdeviceptr). It outlives the trainer: only what lies there is in a cut that is
+ * taken after its death. Freed by cairn_close, before which the trainer's own work on it has ended.
+ */
 CAIRN_API int cairn_alloc(struct cairn *c, uint64_t bytes, void **ret);
+/* CUDA: the stream that updates are queued on, a cudaStream_t or CUstream of the session's GPU;
+ * NULL, and before the first call: the default stream, which waits for all other blocking ones.
+ * Counts from the next cairn_update_end on. API in a session of the host. */
+CAIRN_API int cairn_set_stream(struct cairn *c, void *stream);
 
 struct cairn_tensor {
         size_t size; /* sizeof(struct cairn_tensor) */
@@ -123,7 +148,7 @@ struct cairn_tensor {
         uint64_t shape[CAIRN_RANK_MAX];  /* global, logical */
         int64_t strides[CAIRN_RANK_MAX]; /* elements; all zero: contiguous row-major. Others are
                                             refused */
-        void *data; /* NULL for empty tensors; from cairn_alloc: pull and post-mortem cuts */
+        void *data; /* NULL for empty tensors; of cairn_alloc or the trainer's own: see there */
         const char *alias_of; /* tied: the same storage as that registered tensor */
         bool replicated;      /* the same on all ranks: one owner writes it */
         bool sharded; /* data holds elements [flat_start, flat_start + flat_count) row-major */
@@ -131,11 +156,16 @@ struct cairn_tensor {
 };
 #define CAIRN_TENSOR_INIT .size = sizeof(struct cairn_tensor)
 /* Errors at once, not at the first save: name (empty, not UTF-8, too long, twice), shape overflow,
- * STEP that is not F32, MOMENT2 stored narrower, strided data, data outside cairn_alloc'ed memory
- * (this version). */
+ * STEP that is not F32, MOMENT2 stored narrower, strided data.
+ *
+ * Memory that the trainer has from elsewhere (cudaMalloc, malloc, a framework) is registered by its
+ * pointer; it stays the trainer's, and stays where it is until cairn_close. In a session of the
+ * host it is host memory. A session with such tensors has no cut after its trainer's death: a
+ * helper thread in the trainer copies then, as for all memory of a GPU. cairn_seal says so once. */
 CAIRN_API int cairn_register(struct cairn *c, const struct cairn_tensor *t);
 /* A STEP tensor of one element with its int64 truth: the caller increments *truth inside the update
- * (not when the scaler skips) and libcairn writes the FP32 from it in cairn_update_end. Above 2^24
+ * (not when the scaler skips) and libcairn writes the FP32 from it in cairn_update_end; on a GPU
+ * steps that lie side by side, in the order of their registration, are one copy. Above 2^24
  * FP32 cannot count by one: the FP32 then holds the nearest value, *truth stays exact, is stored
  * and is what a restore brings back. */
 CAIRN_API int cairn_register_step(struct cairn *c, const char *name, float *data, int64_t *truth);
@@ -192,10 +222,13 @@ CAIRN_API int cairn_restore(struct cairn *c, struct cairn_report *ret);
 
 /* ---- the loop ---- */
 /* The gate: before the first store of the update. Returns 0 within the gate's deadline, whatever
- * the agent does. */
+ * the agent does. CUDA: it first waits until the update before it has ended on the GPU, which is the
+ * trainer's own time; after 120 s it goes on, and that update is no cut. */
 CAIRN_API int cairn_update_begin(struct cairn *c);
-/* After the last store: publishes host values, makes the state at `step` a cut, rings for scheduled
- * snapshots. */
+/* After the last store (CUDA: after the last one was queued): publishes host values, makes the state
+ * at `step` a cut, rings for scheduled snapshots. DEVICE, NOMEM, TIMEOUT (CUDA): the update has
+ * ended all the same, but it, or the one before, is no cut. After an error that the driver keeps
+ * there are no more cuts and both calls say so; training is up to the trainer. */
 CAIRN_API int cairn_update_end(struct cairn *c, int64_t step);
 /* The operator (or a notice) asks the trainer to end at this boundary, after one last snapshot. */
 CAIRN_API bool cairn_should_stop(struct cairn *c);

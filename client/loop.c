@@ -83,6 +83,18 @@ int cairn_update_end(struct cairn *c, int64_t step) {
         return r < 0 ? handle_end(c, r, &e) : 0;
 }
 
+int cairn_set_stream(struct cairn *c, void *stream) {
+        static const char operation[] = "set stream";
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        if (!c)
+                return CAIRN_ERR_API;
+        int r = handle_check(c, operation, &e);
+        if (r == 0)
+                r = error_set(&e, CAIRN_ERR_API, operation, c->run,
+                              "this is a session of the host, which has no streams");
+        return handle_end(c, r, &e);
+}
+
 bool cairn_should_stop(struct cairn *c) {
         if (!c || !c->page || (c->fork_guard && *c->fork_guard == 0))
                 return false;

@@ -262,13 +262,21 @@ static void guard_against_fork(struct cairn *c) {
         c->fork_guard = page;
 }
 
+static int open_device(struct cairn *c, const struct cairn_options *o, struct cairn_error *reterr) {
+        if (o->device != CAIRN_DEVICE_HOST)
+                return error_set(reterr, CAIRN_ERR_UNSUPPORTED, "open session", c->run,
+                                 "device %d is not one that this version checkpoints",
+                                 (int) o->device);
+        return device_host.open(0, &c->device, reterr);
+}
+
 static int open_session(struct cairn *c, const struct cairn_options *o,
                         struct cairn_error *reterr) {
         struct control control;
         guard_against_fork(c);
         TRY(fault_init_environment(reterr));
         TRY(find_identity(c, o, reterr));
-        TRY(device_host.open(0, &c->device, reterr));
+        TRY(open_device(c, o, reterr));
         slabs_init(&c->slabs, c->device);
         if (c->passive) {
                 c->stage = HANDLE_OPENED;
