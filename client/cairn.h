@@ -222,13 +222,13 @@ CAIRN_API int cairn_restore(struct cairn *c, struct cairn_report *ret);
 
 /* ---- the loop ---- */
 /* The gate: before the first store of the update. Returns 0 within the gate's deadline, whatever
- * the agent does. CUDA: it first waits until the update before it has ended on the GPU, which is the
- * trainer's own time; after 120 s it goes on, and that update is no cut. */
+ * the agent does. CUDA: it first waits until the update before it has ended on the GPU, which is
+ * the trainer's own time; after 120 s it goes on, and that update is no cut. */
 CAIRN_API int cairn_update_begin(struct cairn *c);
-/* After the last store (CUDA: after the last one was queued): publishes host values, makes the state
- * at `step` a cut, rings for scheduled snapshots. DEVICE, NOMEM, TIMEOUT (CUDA): the update has
- * ended all the same, but it, or the one before, is no cut. After an error that the driver keeps
- * there are no more cuts and both calls say so; training is up to the trainer. */
+/* After the last store (CUDA: after the last one was queued): publishes host values, makes the
+ * state at `step` a cut, rings for scheduled snapshots. DEVICE, NOMEM, TIMEOUT (CUDA): the update
+ * has ended all the same, but it, or the one before, is no cut. After an error that the driver
+ * keeps there are no more cuts and both calls say so; training is up to the trainer. */
 CAIRN_API int cairn_update_end(struct cairn *c, int64_t step);
 /* The operator (or a notice) asks the trainer to end at this boundary, after one last snapshot. */
 CAIRN_API bool cairn_should_stop(struct cairn *c);
