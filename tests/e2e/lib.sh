@@ -112,6 +112,11 @@ between() { # low, high: sets $picked
         picked=$(($1 + (RANDOM * 32768 + RANDOM) % ($2 - $1 + 1)))
 }
 
+# Deaths at random instants: a share is asked for where there are enough of them, of few that there is one.
+mostly() { # percent, count, of
+        [ "$2" -gt 0 ] && { [ "$3" -lt 50 ] || [ $(($2 * 100)) -ge $(($3 * $1)) ]; }
+}
+
 now_ms() {
         local now=${EPOCHREALTIME/[.,]/}
         echo $((now / 1000))

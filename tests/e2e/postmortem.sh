@@ -63,7 +63,7 @@ finish 90
 expect_code 0
 same_log "$work/reference.log" "$work/killed.log"
 same_state "reference@$steps" "killed@$steps"
-[ "$taken" -ge $((rounds * 8 / 10)) ] || die "only $taken of $rounds deaths left their last state"
+mostly 80 "$taken" "$rounds" || die "only $taken of $rounds deaths left their last state"
 "$cairn" verify killed >"$work/verify.out" || die "a checkpoint is damaged"
 ok "a killed $rounds times between checkpoints: $taken last states taken and resumed, $inside deaths inside an update"
 
@@ -84,7 +84,7 @@ for ((round = 0; round < inside_rounds; round++)); do
         fi
         wait_step "$work/inside.log" $((round * 10 + 7)) 20
 done
-[ "$inside" -ge $((inside_rounds * 8 / 10)) ] || die "only $inside of $inside_rounds deaths were inside the update"
+mostly 80 "$inside" "$inside_rounds" || die "only $inside of $inside_rounds deaths were inside the update"
 [ "$lost" -gt 0 ] || die "no lost step was counted"
 [ "$("$cairn" status inside --json | json runs.0.lost_steps)" -eq "$lost" ] ||
         die "cairn status counts other lost steps than $lost"
@@ -115,7 +115,7 @@ for ((round = 0; round < fault_rounds; round++)); do
         grep -qx "$step" <<<"$flagged" || die "step $step is not flagged: $("$cairn" list fault)"
         "$cairn" list fault | grep -q flagged || die "cairn list shows no flagged checkpoint"
 done
-[ "$kept" -ge $((fault_rounds * 6 / 10)) ] && [ "$kept" -gt 0 ] || die "only $kept of $fault_rounds faults left their last state"
+mostly 60 "$kept" "$fault_rounds" || die "only $kept of $fault_rounds faults left their last state"
 finish 60
 expect_code 0
 same_log "$work/reference-fault.log" "$work/fault.log"
