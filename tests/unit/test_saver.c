@@ -660,7 +660,7 @@ static void test_void_copies(void **state) {
         struct cut_gate gate = {.deadline_duration_ns = NSEC_PER_MSEC};
         bool expired;
 
-        start_saver("copy-chunk:2:delay:1500,copy-chunk:5:delay:1500,copy-chunk:8:error");
+        start_saver("copy-chunk:2:delay:1500,copy-chunk:5:delay:1500,copy-release:1:error");
         arm(1);
         (void) update(true);
         while (cut_read(s.page).phase != CUT_COPYING)
