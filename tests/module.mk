@@ -63,7 +63,7 @@ $(filter %/test_nccl %/test_nccl_id %/test_nccl_library,$(call test_programs,$(u
 $(CUDA_EMU): $(call objects,$(emu_SRC)) $(call archives,device base)
 	$(call say,LINK,$@)mkdir -p $(@D) && $(CC) -shared $(LANGUAGE) $(CFLAGS) $(LINK_FLAGS) $(SHARED_FLAGS) -o $@ $(filter %.o,$^) \
 		$(filter %.a,$^) $(SYSTEM_LIBS)
-$(filter %/test_cuda %/test_cuda_driver %/test_cuda_emu %/test_chunks %/test_slab,$(call test_programs,$(unit_SRC))): | $(CUDA_EMU)
+$(filter %/test_cuda %/test_cuda_driver %/test_cuda_emu %/test_chunks %/test_slab %/test_nvml %/test_gpu_probe,$(call test_programs,$(unit_SRC))): | $(CUDA_EMU)
 
 $(BUILD)/tests/e2e/kill_driver: $(call objects,$(kill_PARTS))
 
@@ -82,7 +82,9 @@ TESTS_RUN = tests/run
 
 .PHONY: check-run check-unit check-sim check-fuzz check-e2e check-model check-lint check-headers check-includes
 .PHONY: check-kill check-reattach check-postmortem check-leader check-outage check-flat check-large
-check-run: all $(UNIT) $(SIM) $(FUZZ) $(E2E_HELPERS)
+# doctor.sh meets the emulated driver.
+E2E_MORE = $(CUDA_EMU)
+check-run: all $(UNIT) $(SIM) $(FUZZ) $(E2E_HELPERS) $(E2E_MORE)
 	@$(TESTS_RUN) $(UNIT) $(SIM) $(FUZZ) $(LINT) $(MODEL) $(E2E)
 check-unit: $(UNIT)
 	@$(TESTS_RUN) $(UNIT)
@@ -90,7 +92,7 @@ check-sim: all $(SIM)
 	@$(TESTS_RUN) $(SIM)
 check-fuzz: $(FUZZ)
 	@$(TESTS_RUN) $(FUZZ)
-check-e2e: all $(E2E_HELPERS)
+check-e2e: all $(E2E_HELPERS) $(E2E_MORE)
 	@$(TESTS_RUN) $(E2E)
 check-model:
 	@$(TESTS_RUN) $(MODEL)
@@ -121,7 +123,7 @@ check-size: all $(BUILD)/tests/sim/test_size $(BUILD)/tests/unit/test_group_size
 	@SIZE_NODES='$(or $(NODES),1000)' $(BUILD)/tests/unit/test_group_size
 
 .PHONY: check-sanitized check-races
-check-sanitized: all $(UNIT) $(SIM) $(FUZZ) $(E2E_HELPERS)
+check-sanitized: all $(UNIT) $(SIM) $(FUZZ) $(E2E_HELPERS) $(CUDA_EMU)
 	@$(TESTS_RUN) -t 600 $(UNIT) $(SIM) $(FUZZ) $(E2E)
 # The race detector of this compiler does not know the widest address space randomization. Hundreds of
 # starts of all programs are too slow with it; and it takes the calls that cut_interleave, which has one thread,
