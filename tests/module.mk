@@ -56,6 +56,9 @@ $(ABI_TESTS): ROOM_CFLAGS = $(CUDA_CFLAGS)
 $(UNIT) $(SIM) $(filter-out %/passfs,$(E2E_HELPERS)) $(BENCH): $(BUILD)/%: $(BUILD)/obj/%.o $(HELPER_LIB) $(ALL_LIBS)
 	$(call link,$(CMOCKA_LIBS) $(BLAS_LIBS) $(PKG_LIBS))
 
+# Any library of ours that is none of the trainer's.
+$(filter %/test_compute,$(call test_programs,$(unit_SRC))): | $(BUILD)/libcairn.so
+
 $(NCCL_SCRIPT): $(BUILD)/obj/tests/comm/nccl_script.o
 	$(call say,LINK,$@)mkdir -p $(@D) && $(CC) -shared $(LANGUAGE) $(CFLAGS) $(LINK_FLAGS) $(SHARED_FLAGS) -o $@ $^ $(SYSTEM_LIBS)
 $(filter %/test_nccl %/test_nccl_id %/test_nccl_library,$(call test_programs,$(unit_SRC))): | $(NCCL_SCRIPT) $(BUILD)/cairn-nccl-id
