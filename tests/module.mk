@@ -79,14 +79,16 @@ $(FUZZ): $(BUILD)/%: $(BUILD)/obj/%.o $(BUILD)/obj/tests/fuzz/replay.o $(fuzz_pa
 $(BUILD)/tests/fuzz/seeds: $(call objects,tests/fuzz/seeds.c tests/unit/format_sample.c) $(call archives,format base)
 	$(call link,$(CMOCKA_LIBS) $(PKG_LIBS))
 
+include tests/gpu/module.mk
+
 # What the tests may know: where the build is, and the compiler of the lint scripts.
 export BUILD CC CXX
 TESTS_RUN = tests/run
 
 .PHONY: check-run check-unit check-sim check-fuzz check-e2e check-model check-lint check-headers check-includes
 .PHONY: check-kill check-reattach check-postmortem check-leader check-outage check-flat check-large
-# doctor.sh meets the emulated driver.
-E2E_MORE = $(CUDA_EMU)
+# gpu_bundle.sh unpacks it; both it and doctor.sh meet the emulated driver.
+E2E_MORE = $(CUDA_EMU) $(if $(filter %/gpu_bundle.sh,$(E2E)),$(GPU_BUNDLE))
 check-run: all $(UNIT) $(SIM) $(FUZZ) $(E2E_HELPERS) $(E2E_MORE)
 	@$(TESTS_RUN) $(UNIT) $(SIM) $(FUZZ) $(LINT) $(MODEL) $(E2E)
 check-unit: $(UNIT)
@@ -167,7 +169,7 @@ fuzz-seeds: $(BUILD)/tests/fuzz/seeds
 
 # ---- style ----
 ROOM_SRC := $(foreach room,$(ROOMS),$($(room)_SRC))
-ALL_SRC := $(ROOM_SRC) $(unit_SRC) $(sim_SRC) $(helper_SRC) $(e2e_SRC) $(bench_SRC) $(fuzz_SRC) $(script_SRC) $(emu_SRC)
+ALL_SRC := $(ROOM_SRC) $(unit_SRC) $(sim_SRC) $(helper_SRC) $(e2e_SRC) $(bench_SRC) $(fuzz_SRC) $(script_SRC) $(emu_SRC) $(gpu_SRC)
 ALL_HDR := $(wildcard $(ROOMS:%=%/*.h) tests/*/*.h tests/*/*/*.h)
 
 .PHONY: tidy tidy-files tidy-rooms format format-check
