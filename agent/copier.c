@@ -78,6 +78,15 @@ static int copy_tensor(struct chunk *c, struct staging *staging, uint64_t offset
         return 0;
 }
 
+static int copy_tensors(struct chunk *c, const struct source *source, struct staging *staging,
+                        struct cairn_error *reterr) {
+        for (size_t i = 0; i < source->tensor_count; i++) {
+                const struct source_tensor *t = &source->tensors[i];
+                TRY(copy_tensor(c, staging, t->offset, t->live, t->live_bytes, reterr));
+        }
+        return 0;
+}
+
 static int copy_state(struct control_page *page, const struct source *source,
                       struct staging *staging, const struct copier_orders *orders,
                       struct copied *copied, struct cairn_error *reterr) {
@@ -90,14 +99,16 @@ static int copy_state(struct control_page *page, const struct source *source,
         if (orders && orders->hold)
                 TRY(orders->hold(orders->context, copied, reterr));
         TRY(look(&chunk, reterr));
-        for (size_t i = 0; i < source->tensor_count; i++) {
-                const struct source_tensor *t = &source->tensors[i];
-                TRY(copy_tensor(&chunk, staging, t->offset, t->live, t->live_bytes, reterr));
-        }
+        if (orders && orders->fetch)
+                TRY(orders->fetch(orders->context, copied, reterr));
+        else if (!source->is_live)
+                return error_set(reterr, CAIRN_ERR_API, "copy the state", "",
+                                 "the saver cannot read it, and its trainer does not copy");
+        else
+                TRY(copy_tensors(&chunk, source, staging, reterr));
         int error_number = fault_point(FAULT_COPY_RELEASE);
         return error_number ? error_set_errno(reterr, error_number, "copy the state", "") : 0;
 }
-
 int copier_take(struct control_page *page, const struct source *source, struct staging *staging,
                 bool demanded, const struct copier_orders *orders, struct copied *copied,
                 struct cairn_error *reterr) {

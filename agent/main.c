@@ -5,6 +5,7 @@
 #include "agent/agent.h"
 #include "agent/bench.h"
 #include "agent/budget.h"
+#include "agent/import.h"
 #include "agent/probe.h"
 #include "agent/rendezvous_process.h"
 #include "agent/service.h"
@@ -29,7 +30,6 @@ static const char usage_text[] =
         "  --init STORE [--kind shared|node-local]   make a folder a store, then end\n"
         "  --bench write|read|snapshot --dir D --bytes N [--json]   measure, then end\n"
         "  --probe         what io_uring can do here, as JSON, then end\n"
-        "  --probe-gpu     what GPUs there are and what of them works, as JSON lines, then end\n"
         "  --version       print the version\n"
         "  --help          print this\n";
 
@@ -63,6 +63,8 @@ static int run_child(int argc, char **argv) {
                         return fail(&error);
                 return saver_main(SAVER_SOCKET_FD);
         }
+        if (!strcmp(argv[1], "--import"))
+                return argc == 2 ? import_main() : fail_usage("%s takes no argument", argv[1]);
         if (!strcmp(argv[1], "--rendezvous-process"))
                 return rendezvous_main(SAVER_SOCKET_FD, argc, argv);
         return argc == 3 ? store_main(STORE_SOCKET_FD, argv[2])
@@ -156,7 +158,7 @@ int main(int argc, char **argv) {
         struct cairn_error error = CAIRN_ERROR_INIT;
         struct config config;
         if (argc > 1 && (!strcmp(argv[1], "--saver") || !strcmp(argv[1], "--store-process") ||
-                         !strcmp(argv[1], "--rendezvous-process")))
+                         !strcmp(argv[1], "--rendezvous-process") || !strcmp(argv[1], "--import")))
                 return run_child(argc, argv);
         io_open_standard();
         if (argc > 1 && !strcmp(argv[1], "--init"))
@@ -165,8 +167,6 @@ int main(int argc, char **argv) {
                 return bench_main(argc, argv);
         if (argc == 2 && !strcmp(argv[1], "--probe"))
                 return probe_main();
-        if (argc == 2 && !strcmp(argv[1], "--probe-gpu"))
-                return probe_gpu_main();
         for (int i = 1; i < argc; i++) {
                 if (!strcmp(argv[i], "--version")) {
                         printf("cairnd %s\n", CAIRN_VERSION);

@@ -111,6 +111,8 @@ static const char *obstacle(const struct run *run, const struct session *s) {
                 return "a newer generation of the run exists elsewhere";
         if (s->closed)
                 return "the process lives on and its memory may have changed";
+        if (s->elsewhere)
+                return "some of its tensors were not in memory of cairn_alloc";
         if (s->inventory_fd < 0 || atomic_load(&s->page->seal_number) != s->seal)
                 return "its last inventory did not arrive";
         if (s->postmortem_tries >= TRIES_MAX || s->saver_deaths > SAVERS_MAX)

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "agent/saver.h"
 
+#include "agent/import.h"
 #include "agent/parcel.h"
+#include "agent/push.h"
 #include "agent/reader.h"
 #include "agent/worker.h"
 #include "agent/writer.h"
@@ -10,6 +12,7 @@
 #include "base/log.h"
 #include "format/wire.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -26,6 +29,7 @@ struct saver {
         int event_fd;
         struct source source;
         struct staging staging;
+        struct push push; /* where the trainer copies */
         struct ring *ring;
         bool staging_ready;         /* every page is there, and registered where that is allowed */
         bool source_ready;          /* every page is mapped */
@@ -54,6 +58,7 @@ struct saver {
         int files[SAVER_FILES_MAX];
         uint32_t first_file, file_count;
         bool warned;
+        bool stuck; /* staging may be written by a process that cannot be ended */
 };
 
 /* ---- packets ---- */
@@ -294,11 +299,27 @@ static bool is_early(struct saver *s) {
                s->hold_step; /* else it came before the request */
 }
 
+/* A trainer that copies does so while it lives. */
+static int fetch(void *context, const struct copied *copied, struct cairn_error *reterr) {
+        struct saver *s = context;
+        if (s->ending.kind != ENDING_ALIVE)
+                return import_copy(&s->source, s->push.staging_fd, is_given_up, s, &s->stuck,
+                                   reterr);
+        return push_copy(&s->push, s->page, s->source.seal, copied, is_given_up, s, reterr);
+}
+
+/* Copies that nobody waits for any more may still arrive in staging; or none can be made. */
+static bool cannot_copy(const struct saver *s) {
+        return push_trainer_copies(&s->push) && s->ending.kind == ENDING_ALIVE &&
+               (push_is_lent(&s->push) || s->push.lost);
+}
+
 /* Take a cut if one is wanted and can be taken; else say so where somebody waits for the answer. */
 static int try_cut(struct saver *s) {
         if (!due(s) && !(s->page && s->take_wanted))
                 return 0;
-        if (!s->armed || s->source.seal == 0 || !s->staging.base || is_early(s) || !may_claim(s)) {
+        if (!s->armed || s->source.seal == 0 || !s->staging.base || cannot_copy(s) || is_early(s) ||
+            !may_claim(s)) {
                 decline_if_due(s);
                 return 0;
         }
@@ -307,6 +328,8 @@ static int try_cut(struct saver *s) {
         struct copier_orders orders = {.given_up = is_given_up, .context = s};
         if (s->take_wanted && s->hold)
                 orders.hold = wait_for_go;
+        if (push_trainer_copies(&s->push))
+                orders.fetch = fetch;
         s->orders_wait = s->given_up = false;
         int r = copier_take(s->page, &s->source, &s->staging, s->take_wanted, &orders, &copied,
                             &m.error);
@@ -320,7 +343,8 @@ static int try_cut(struct saver *s) {
                 m.verb = SAVER_VOID;
                 m.hold = orders.hold != NULL;
                 s->take_wanted = false; /* cairnd asks again where somebody still waits */
-                return send_message(s, &m);
+                TRY(send_message(s, &m));
+                return s->stuck ? CAIRN_ERR_TIMEOUT : 0; /* another saver has other staging */
         }
         m.verb = SAVER_CUT;
         m.ending = s->ending;
@@ -385,18 +409,28 @@ static int seal(struct saver *s, const struct saver_message *m, int inventory, i
         return ring_attach_plain(s->ring, s->staging.base, s->staging.bytes, reterr);
 }
 
+static uint64_t probe(struct saver *s, uint64_t seal, struct cairn_error *ret_warning) {
+        if (push_trainer_copies(&s->push))
+                return push_probe(&s->push, seal, &clock_system, ret_warning);
+        return s->source.is_live ? copier_probe(&s->source, &s->staging, &clock_system) : 0;
+}
+
 static int on_seal(struct saver *s, const struct saver_message *m, struct wire_fds *fds) {
         struct saver_message reply = {
                 .verb = SAVER_SEALED, .error = CAIRN_ERROR_INIT, .seal = m->seal};
         _cleanup_close_ int inventory = wire_fds_take(fds, 0), host = wire_fds_take(fds, 1);
         _cleanup_close_ int staging = wire_fds_take(fds, 2);
+        bool pushed = fds->count == 5;
+        push_seal(&s->push, wire_fds_take(fds, 3), wire_fds_take(fds, 4),
+                  pushed ? fcntl(staging, F_DUPFD_CLOEXEC, 3) : -1);
         reply.status =
                 s->page ? seal(s, m, inventory, host, staging, &reply.error)
                         : error_set(&reply.error, CAIRN_ERR_API, "seal", "", "there was no set-up");
         if (reply.status == 0) {
                 (void) staging_populate(
                         &s->staging); /* the probe measures copying, not page faults */
-                reply.rate_bytes_per_sec = copier_probe(&s->source, &s->staging, &clock_system);
+                reply.rate_bytes_per_sec = probe(s, m->seal, &reply.error);
+                reply.warned = reply.error.message[0] != 0;
         } else
                 s->source.seal = 0;
         reply.bytes = s->source.image_bytes;
@@ -596,12 +630,16 @@ static void prepare(struct saver *s) {
 }
 
 static int serve(struct saver *s) {
+        /* A negative descriptor is passed over. */
         struct pollfd fds[] = {{.fd = s->socket, .events = POLLIN},
-                               {.fd = s->event_fd, .events = POLLIN}};
+                               {.fd = s->event_fd, .events = POLLIN},
+                               {.fd = s->push.lent ? s->push.socket : -1, .events = POLLIN}};
         bool preparing = may_prepare(s), any;
-        (void) poll(fds, s->event_fd >= 0 ? 2 : 1, preparing ? 0 : -1);
-        if (fds[1].revents && s->event_fd >= 0)
+        (void) poll(fds, 3, preparing ? 0 : -1);
+        if (fds[1].revents)
                 clear_event(s);
+        if (fds[2].revents)
+                push_hear(&s->push);
         /* Is a cut wanted? Only then the messages: files that were sent before the request are
          * there when it is answered, or it would be declined. A later request rings. */
         bool asked = due(s);
@@ -617,6 +655,7 @@ int saver_main(int socket) {
         struct saver s = {.orders_wait = true,
                           .socket = socket,
                           .event_fd = -1,
+                          .push = PUSH_INIT,
                           .data_fd = -1,
                           .manifest_fd = -1};
         struct cairn_error e = CAIRN_ERROR_INIT;
@@ -640,6 +679,7 @@ int saver_main(int socket) {
         ring_free(s.ring);
         staging_done(&s.staging);
         source_done(&s.source);
+        push_done(&s.push);
         if (s.page)
                 (void) munmap(s.page, CONTROL_PAGE_BYTES);
         cleanup_close(&s.event_fd);

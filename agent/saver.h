@@ -15,6 +15,7 @@
  *   SAVER_SETUP   fds: page, copier eventfd            SAVER_READY
  *   SAVER_SLABS   fds: slabs first.. (batches of 8)
  *   SAVER_SEAL    fds: inventory, host state, staging  SAVER_SEALED {status, image bytes, rate}
+ *     and where the trainer copies: its socket (push.h), its pidfd
  *   SAVER_ARM     fds: parcel of data, manifest        (nothing: the next cut may be taken)
  *   SAVER_TAKE    {seq}: a cut at or after it is       (as for a request in the page)
  *                 wanted, even if it was answered

@@ -283,6 +283,7 @@ static struct session *session_alloc(struct run *run, const struct session_hello
         if (s->id > run->agent->session_id_last)
                 run->agent->session_id_last = s->id;
         s->pidfd = s->page_fd = s->event_fd = s->inventory_fd = s->host_fd = s->staging_fd = -1;
+        s->push_fd = -1;
         s->restore.plan_fd = -1;
         s->last_error = s->slab_error = (struct cairn_error) CAIRN_ERROR_INIT;
         for (size_t i = 0; i < SLAB_COUNT_MAX; i++)
@@ -371,6 +372,7 @@ void session_free(struct session *s) {
         session_close_fd(&s->inventory_fd);
         session_close_fd(&s->host_fd);
         session_close_fd(&s->staging_fd);
+        session_close_fd(&s->push_fd);
         session_close_fd(&s->restore.plan_fd);
         free(s);
 }

@@ -36,10 +36,10 @@ int session_send_slabs(struct session *s, uint32_t first) {
 
 int session_send_seal(struct session *s) {
         struct saver_message m = session_message(s, SAVER_SEAL);
-        const int fds[] = {s->inventory_fd, s->host_fd, s->staging_fd};
+        const int fds[] = {s->inventory_fd, s->host_fd, s->staging_fd, s->push_fd, s->pidfd};
         s->saver_sealed = false;
         s->saver.held_bytes = s->staging_bytes;
-        return s->agent->ops->saver_send(s, &m, fds, 3);
+        return s->agent->ops->saver_send(s, &m, fds, s->push_fd < 0 ? 3 : 5);
 }
 
 static int send_setup(struct session *s) {

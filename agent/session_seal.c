@@ -4,6 +4,7 @@
 #include "agent/session_parts.h"
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "device/device.h"
 #include <errno.h>
 #include <sys/stat.h>
 
@@ -21,18 +22,19 @@ static int take_slabs(struct session *s, const Cairn__Control__SlabBatch *m, str
                 return error_set(reterr, CAIRN_ERR_API, "take slabs", s->run->name,
                                  "slab %u follows %u", m->first_slab, s->slab_count);
         for (size_t i = 0; i < fds->count; i++) {
-                if (m->kind[i] != 1)
+                if (m->kind[i] != DEVICE_HANDLE_MEMFD && m->kind[i] != DEVICE_HANDLE_CUDA_VMM)
                         return error_set(reterr, CAIRN_ERR_UNSUPPORTED, "take slabs", s->run->name,
-                                         "slab %zu is of kind %u; this agent copies host memory "
-                                         "only",
+                                         "slab %zu is of kind %u, which this agent does not know",
                                          m->first_slab + i, m->kind[i]);
                 if (m->bytes[i] > SLAB_BYTES_MAX)
                         return error_set(reterr, CAIRN_ERR_API, "take slabs", s->run->name,
                                          "a slab has at most %llu bytes",
                                          (unsigned long long) SLAB_BYTES_MAX);
                 uint64_t bytes;
-                TRY(wire_memfd_check(fds->fds[i], MEMORY_SEALS, m->bytes[i], m->bytes[i], &bytes,
-                                     reterr));
+                /* A GPU's handle is checked by the driver, once it is opened. */
+                if (m->kind[i] == DEVICE_HANDLE_MEMFD)
+                        TRY(wire_memfd_check(fds->fds[i], MEMORY_SEALS, m->bytes[i], m->bytes[i],
+                                             &bytes, reterr));
         }
         if (known) /* sent again after a reconnection: the same memory */
                 return 0;
@@ -81,7 +83,8 @@ static struct budget_use staging_use(const struct session *s, uint64_t *ret_aban
                 const struct session *other = s->agent->sessions[i];
                 *ret_abandoned += other ? saver_link_lost_bytes(&other->saver) : 0;
                 for (uint32_t j = 0; other && !other->dead && j < other->slab_count; j++)
-                        use.trainers += unfilled(other->slab_fds[j], other->slab_bytes[j]);
+                        if (other->slab_kinds[j] == DEVICE_HANDLE_MEMFD)
+                                use.trainers += unfilled(other->slab_fds[j], other->slab_bytes[j]);
                 if (!other || other == s || other->staging_fd < 0)
                         continue;
                 use.promised += other->staging_bytes;
@@ -120,9 +123,9 @@ static int check_seal(const struct session *s, const Cairn__Control__Seal *m,
                       const struct wire_fds *fds, struct cairn_error *reterr) {
         uint64_t bytes;
 
-        if (fds->count != 2)
+        if (fds->count != 2 && fds->count != 3)
                 return error_set(reterr, CAIRN_ERR_API, "seal", s->run->name,
-                                 "two descriptors are needed");
+                                 "two descriptors are needed, or three where the trainer copies");
         if (m->bytes < DATA_BLOCK_BYTES || m->bytes % DATA_BLOCK_BYTES || m->bytes > DATA_BYTES_MAX)
                 return error_set(reterr, CAIRN_ERR_API, "seal", s->run->name,
                                  "an image of %llu bytes is not possible",
@@ -178,6 +181,10 @@ int session_seal(struct session *s, const struct reply_to *to, const Cairn__Cont
         session_close_fd(&s->host_fd);
         s->inventory_fd = wire_fds_take(fds, 0);
         s->host_fd = wire_fds_take(fds, 1);
+        session_close_fd(&s->push_fd);
+        if (fds->count == 3)
+                s->push_fd = wire_fds_take(fds, 2);
+        s->elsewhere = m->elsewhere;
         s->seal = m->seal;
         s->image_bytes = image;
         session_set_state(s, s->state == SESSION_WELCOMED ? SESSION_SEALING : SESSION_RESEALING);
@@ -229,6 +236,13 @@ void session_saver_sealed(struct session *s, const struct saver_message *m) {
                         s->gate_deadline_ns =
                                 wait < UINT64_MAX / 4 ? (uint64_t) wait : UINT64_MAX / 4;
         }
+        if (s->elsewhere)
+                log_event(LOG_LEVEL_WARNING,
+                          "run=%s rank=%u tensors_elsewhere=%llu post_mortem=impossible "
+                          "reason=\"they are not in memory of cairn_alloc\"",
+                          s->run->name, s->rank, (unsigned long long) s->elsewhere);
+        if (m->warned)
+                session_note_error(s, "copying", &m->error);
         log_event(LOG_LEVEL_INFO,
                   "run=%s rank=%u sealed=%llu tensors=%llu image_bytes=%llu staging_bytes=%llu "
                   "gate_deadline_ms=%llu copy_bytes_per_sec=%llu",

@@ -4,6 +4,7 @@
 #include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "device/device.h"
 #include "format/dtype.h"
 #include "format/host_state.h"
 #include "format/layout.h"
@@ -15,7 +16,6 @@
 
 #define SOURCE_ARENA_BYTES_MAX (8 * GiB)
 #define SOURCE_SEALS (F_SEAL_SHRINK | F_SEAL_GROW)
-enum { SLAB_MEMFD = 1 };
 /* A slice is so short that whoever rings meanwhile hardly waits; the kernel maps the pages of
  * smaller tensors in few faults. */
 #define POPULATE_SLICE_BYTES (8 * MiB)
@@ -43,8 +43,22 @@ void source_done(struct source *s) {
         for (uint32_t i = 0; i < s->slab_count; i++)
                 if (s->slabs[i])
                         (void) munmap(s->slabs[i], s->slab_bytes[i]);
+                else
+                        (void) close(s->slab_fds[i]);
         arena_done(&s->arena);
         *s = (struct source){0};
+}
+
+static int keep_handle(struct source *s, uint32_t index, int fd, uint64_t bytes,
+                       struct cairn_error *reterr) {
+        int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+        if (copy < 0)
+                return error_set_errno(reterr, errno, "take slab", "handle");
+        s->slabs[index] = NULL;
+        s->slab_fds[index] = copy;
+        s->slab_bytes[index] = bytes;
+        s->slab_count++;
+        return 0;
 }
 
 int source_add_slab(struct source *s, uint32_t index, int fd, uint64_t bytes, uint32_t kind,
@@ -53,7 +67,9 @@ int source_add_slab(struct source *s, uint32_t index, int fd, uint64_t bytes, ui
         if (index != s->slab_count || index >= SLAB_COUNT_MAX)
                 return error_set(reterr, CAIRN_ERR_API, "take slab", "",
                                  "slab %u is not the next one, %u is", index, s->slab_count);
-        if (kind != SLAB_MEMFD)
+        if (kind == DEVICE_HANDLE_CUDA_VMM)
+                return keep_handle(s, index, fd, bytes, reterr);
+        if (kind != DEVICE_HANDLE_MEMFD)
                 return error_set(reterr, CAIRN_ERR_UNSUPPORTED, "take slab", "",
                                  "memory of kind %u cannot be copied by this version", kind);
         TRY(wire_memfd_check(fd, SOURCE_SEALS, bytes, bytes, &actual, reterr));
@@ -61,6 +77,7 @@ int source_add_slab(struct source *s, uint32_t index, int fd, uint64_t bytes, ui
         if (base == MAP_FAILED)
                 return error_set_errno(reterr, errno, "map slab", "memfd");
         s->slabs[index] = base;
+        s->slab_fds[index] = -1;
         s->slab_bytes[index] = bytes;
         s->slab_count++;
         return 0;
@@ -122,12 +139,16 @@ static int place(struct source *s, Cairn__Format__Tensor *t, const Cairn__Format
         uint32_t slab = shadowed ? p->shadow_slab : p->slab;
         uint64_t at = shadowed ? p->shadow_offset : p->offset, bytes, end;
         uint64_t elements = t->extents[0]->bytes / stored->bytes;
-        if (!mul_checked(elements, runtime->bytes, &bytes) || !add_checked(at, bytes, &end) ||
-            slab >= s->slab_count || end > s->slab_bytes[slab])
+        bool elsewhere = !shadowed && p->elsewhere;
+        if (!mul_checked(elements, runtime->bytes, &bytes) ||
+            (!elsewhere &&
+             (!add_checked(at, bytes, &end) || slab >= s->slab_count || end > s->slab_bytes[slab])))
                 return misplaced(t, reterr);
         *ret = (struct source_tensor){
                 .record = t,
-                .live = s->slabs[slab] + at,
+                .live = elsewhere || !s->slabs[slab] ? NULL : s->slabs[slab] + at,
+                .slab = elsewhere ? UINT32_MAX : slab,
+                .slab_offset = at,
                 .live_bytes = bytes,
                 .elements = elements,
                 .offset = t->extents[0]->offset,
@@ -141,11 +162,13 @@ static int place_all(struct source *s, struct cairn_error *reterr) {
         if (!s->tensors)
                 return error_set_errno(reterr, ENOMEM, "place tensors", "");
         s->tensor_bytes = 0;
+        s->is_live = true;
         for (size_t i = 0; i < c->tensor_count; i++) {
                 if (c->tensors[i]->n_extents == 0)
                         continue; /* empty, tied, or another rank's */
                 TRY(place(s, c->tensors[i], c->placements[i], &s->tensors[s->tensor_count],
                           reterr));
+                s->is_live = s->is_live && s->tensors[s->tensor_count].live;
                 s->tensor_bytes += s->tensors[s->tensor_count++].live_bytes;
         }
         return 0;
@@ -153,6 +176,8 @@ static int place_all(struct source *s, struct cairn_error *reterr) {
 
 bool source_populate(struct source *s) {
         uint64_t left = POPULATE_SLICE_BYTES;
+        if (!s->is_live)
+                return false;
         while (s->mapped_tensor < s->tensor_count && left > 0) {
                 const struct source_tensor *t = &s->tensors[s->mapped_tensor];
                 const unsigned char *from = t->live + s->mapped_bytes;

@@ -16,14 +16,19 @@
 /* A tensor that this rank writes. */
 struct source_tensor {
         Cairn__Format__Tensor *record; /* extents[0] is its place in the image */
-        const unsigned char *live;     /* in a slab: the tensor, or the shadow of an ANYTIME one */
-        uint64_t live_bytes;           /* as held at run time */
+        /* In a slab: the tensor, or the shadow of an ANYTIME one; NULL where only its trainer, or
+         * only a process with a GPU, can read it. */
+        const unsigned char *live;
+        uint32_t slab; /* UINT32_MAX: in none */
+        uint64_t slab_offset;
+        uint64_t live_bytes; /* as held at run time */
         uint64_t elements;
         uint64_t offset;     /* in the image */
         uint64_t room_bytes; /* reserved there: the larger of runtime and stored size */
 };
 struct source {
-        unsigned char *slabs[SLAB_COUNT_MAX];
+        unsigned char *slabs[SLAB_COUNT_MAX]; /* NULL: memory of a GPU */
+        int slab_fds[SLAB_COUNT_MAX];         /* its handle; else -1 */
         uint64_t slab_bytes[SLAB_COUNT_MAX];
         uint32_t slab_count;
         /* of the present seal; seal 0: none */
@@ -33,6 +38,7 @@ struct source {
         struct source_tensor *tensors; /* ascending offsets; in the arena */
         size_t tensor_count;
         uint64_t image_bytes, tensor_bytes;
+        bool is_live;         /* all tensors are */
         size_t mapped_tensor; /* where source_populate goes on */
         uint64_t mapped_bytes;
         const void *host;
@@ -41,6 +47,7 @@ struct source {
 
 void source_init(struct source *s);
 void source_done(struct source *s);
+/* A GPU's handle is not opened here: no process that lives long holds a context. */
 int source_add_slab(struct source *s, uint32_t index, int fd, uint64_t bytes, uint32_t kind,
                     struct cairn_error *reterr);
 /* On failure the source has no seal and nothing may be cut from it. */

@@ -47,6 +47,8 @@ static json_t *rank_json(struct session *s) {
         json_object_set_new(j, "step", json_integer(atomic_load(&s->page->last_step)));
         json_object_set_new(j, "committed_seq", integer(atomic_load(&s->page->committed_seq)));
         json_object_set_new(j, "tensors", integer(s->tensor_count));
+        json_object_set_new(j, "tensors_elsewhere", integer(s->elsewhere));
+        json_object_set_new(j, "copies", json_string(s->push_fd < 0 ? "saver" : "trainer"));
         json_object_set_new(j, "image_bytes", integer(s->image_bytes));
         json_object_set_new(j, "staging_bytes", integer(s->staging_bytes));
         json_object_set_new(j, "gate_deadline_s", seconds(s->gate_deadline_ns));

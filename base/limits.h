@@ -34,6 +34,7 @@
 #define RANK_COUNT_MAX 65536
 #define NODE_COUNT_MAX 4096 /* of a group */
 #define STEP_MAX (INT64_MAX / 2)
+#define DEVICE_UUID_BYTES 16 /* a GPU's own name: ordinals are each process' own */
 
 /* the control socket */
 #define WIRE_MESSAGE_BYTES_MAX (128 * KiB)

@@ -160,8 +160,9 @@ struct cairn_tensor {
  *
  * Memory that the trainer has from elsewhere (cudaMalloc, malloc, a framework) is registered by its
  * pointer; it stays the trainer's, and stays where it is until cairn_close. In a session of the
- * host it is host memory. A session with such tensors has no cut after its trainer's death: a
- * helper thread in the trainer copies then, as for all memory of a GPU. cairn_seal says so once. */
+ * host it is host memory. A session with such tensors has no cut after its trainer's death
+ * (the agent's log and `cairn status --json` say so at seal): a helper thread in the trainer copies
+ * for its saver then, as it does for all memory of a GPU. */
 CAIRN_API int cairn_register(struct cairn *c, const struct cairn_tensor *t);
 /* A STEP tensor of one element with its int64 truth: the caller increments *truth inside the update
  * (not when the scaler skips) and libcairn writes the FP32 from it in cairn_update_end; on a GPU

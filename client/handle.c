@@ -3,8 +3,10 @@
  * What every call begins and ends with, and the small calls that only look.
  */
 #include "client/handle.h"
+#include "base/cleanup.h"
 #include "format/crc32c.h"
 #include "format/dtype.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -63,22 +65,51 @@ void handle_ring(struct cairn *c) {
 
 /* ---- debug_mutation ---- */
 
+#define DIGEST_PART_BYTES (4 * MiB)
+
 static bool is_watched(const struct tensor *t) {
         return t->mutates == CAIRN_IN_UPDATE && t->alias_of < 0 && t->bytes > 0;
 }
 
-void handle_digest_take(struct cairn *c) {
+/* Through a copy where the host cannot read it. */
+static int digest(struct cairn *c, const struct tensor *t, uint32_t *ret,
+                  struct cairn_error *reterr) {
+        *ret = 0;
+        if (!c->stream.device) {
+                *ret = crc32c(0, t->data, t->bytes);
+                return 0;
+        }
+        _cleanup_free_ void *part = malloc(DIGEST_PART_BYTES);
+        if (!part)
+                return error_set_errno(reterr, ENOMEM, "digest tensor", t->name);
+        for (uint64_t at = 0, n; at < t->bytes; at += n) {
+                n = t->bytes - at < DIGEST_PART_BYTES ? t->bytes - at : DIGEST_PART_BYTES;
+                TRY(c->device->ops->copy_async(c->device, NULL, part, (char *) t->data + at, n,
+                                               reterr));
+                TRY(c->device->ops->synchronize(c->device, clock_now(c->clock) + STREAM_WAIT_NS,
+                                                reterr));
+                *ret = crc32c(*ret, part, n);
+        }
+        return 0;
+}
+
+int handle_digest_take(struct cairn *c, struct cairn_error *reterr) {
         for (size_t i = 0; c->debug_mutation && i < c->registry.tensor_count; i++) {
                 struct tensor *t = &c->registry.tensors[i];
                 if (is_watched(t))
-                        t->digest = crc32c(0, t->data, t->bytes);
+                        TRY(digest(c, t, &t->digest, reterr));
         }
+        return 0;
 }
 
 int handle_digest_compare(struct cairn *c, struct cairn_error *reterr) {
         for (size_t i = 0; c->debug_mutation && i < c->registry.tensor_count; i++) {
                 const struct tensor *t = &c->registry.tensors[i];
-                if (!is_watched(t) || crc32c(0, t->data, t->bytes) == t->digest)
+                uint32_t now;
+                if (!is_watched(t))
+                        continue;
+                TRY(digest(c, t, &now, reterr));
+                if (now == t->digest)
                         continue;
                 int r = error_set(
                         reterr, CAIRN_ERR_API, "begin update", t->name,
@@ -86,7 +117,7 @@ int handle_digest_compare(struct cairn *c, struct cairn_error *reterr) {
                         ": move the write into the update, or register it with mutates anytime",
                         c->step);
                 /* Told once: the next call goes on from what is there now. */
-                handle_digest_take(c);
+                TRY(handle_digest_take(c, NULL));
                 return r;
         }
         return 0;

@@ -15,6 +15,8 @@
 #include "client/binding.h"
 #include "client/inventory.h"
 #include "client/link.h"
+#include "client/pusher.h"
+#include "client/stream.h"
 #include "client/textbuf.h"
 #include "format/cut.h"
 
@@ -47,6 +49,8 @@ struct cairn {
         size_t override_count, conversion_count;
 
         struct device *device;
+        struct stream stream; /* of a GPU's session */
+        struct pusher pusher; /* where this process copies */
         struct slabs slabs;
         struct registry registry;
         struct link link;
@@ -87,8 +91,9 @@ int handle_link_slabs(struct cairn *c, struct cairn_error *reterr);
 int handle_fetch_stored(struct cairn *c, struct cairn_error *reterr);
 /* Host values, shadows and steps of the present state published as seq + 1, then STABLE. */
 int handle_publish(struct cairn *c, int64_t step, struct cairn_error *reterr);
-/* debug_mutation: take the digests; compare them (API names the tensor that changed). */
-void handle_digest_take(struct cairn *c);
+/* debug_mutation: take the digests; compare them (API names the tensor that changed). Of a GPU's
+ * memory they are of a copy. */
+int handle_digest_take(struct cairn *c, struct cairn_error *reterr);
 int handle_digest_compare(struct cairn *c, struct cairn_error *reterr);
 
 #endif

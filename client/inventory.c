@@ -90,7 +90,7 @@ static int fill_shard(Cairn__Format__Tensor *record, const struct tensor *t, str
         return 0;
 }
 
-static int fill_tensors(const struct registry *r, struct arena *arena,
+static int fill_tensors(const struct registry *r, const struct slabs *slabs, struct arena *arena,
                         struct file_content *content) {
         size_t count = r->tensor_count;
         Cairn__Format__Tensor *records = arena_alloc(arena, (count + 1) * sizeof *records, 8);
@@ -110,7 +110,7 @@ static int fill_tensors(const struct registry *r, struct arena *arena,
                 record->stored_dtype = t->stored_dtype;
                 record->n_shape = t->rank;
                 record->shape = (uint64_t *) (uintptr_t) t->shape;
-                record->device_class = DEVICE_CLASS_HOST;
+                record->device_class = slabs->device->ops->class;
                 record->mutates = t->mutates;
                 record->replicated = t->replicated;
                 if (t->alias_of >= 0) {
@@ -124,6 +124,7 @@ static int fill_tensors(const struct registry *r, struct arena *arena,
                 place->shadow_slab = t->shadow_place.slab;
                 place->shadow_offset = t->shadow_place.offset;
                 place->owned = t->owned;
+                place->elsewhere = t->elsewhere;
         }
         content->tensor_count = content->placement_count = count;
         return 0;
@@ -201,17 +202,32 @@ static int make_host_state(struct inventory *i, struct cairn_error *reterr) {
         return 0;
 }
 
+static bool is_pushed(const struct registry *r, const struct slabs *slabs) {
+        return r->elsewhere_count > 0 || slabs->device->ops->class != DEVICE_CLASS_HOST;
+}
+
+static int name_device(const struct slabs *slabs, unsigned char *uuid,
+                       Cairn__Format__InventoryHead *head, struct cairn_error *reterr) {
+        if (slabs->device->ops->class != DEVICE_CLASS_CUDA)
+                return 0;
+        TRY(device_cuda_uuid(slabs->device, uuid, reterr));
+        head->device_uuid = (ProtobufCBinaryData){DEVICE_UUID_BYTES, uuid};
+        return 0;
+}
+
 static int build(struct registry *r, const struct slabs *slabs, uint64_t seal, uint32_t rank,
                  struct layout_ranks writers, struct arena *arena, struct inventory *i,
                  struct cairn_error *reterr) {
         Cairn__Format__InventoryHead head = CAIRN__FORMAT__INVENTORY_HEAD__INIT;
         struct file_content content = {.kind = FILE_INVENTORY, .inventory = &head};
         uint64_t slab_bytes[SLAB_COUNT_MAX];
+        unsigned char uuid[DEVICE_UUID_BYTES];
         _cleanup_free_ void *bytes = NULL;
         size_t count;
 
+        TRY(name_device(slabs, uuid, &head, reterr));
         TRY(assign_owners(r, rank, writers, arena, reterr));
-        if (fill_tensors(r, arena, &content) < 0 || fill_texts(r, arena, &head) < 0)
+        if (fill_tensors(r, slabs, arena, &content) < 0 || fill_texts(r, arena, &head) < 0)
                 return no_room(reterr);
         TRY(fill_layout(r, arena, &head, &i->payload_bytes, reterr));
         for (uint32_t s = 0; s < slabs->count; s++)
@@ -229,7 +245,10 @@ static int build(struct registry *r, const struct slabs *slabs, uint64_t seal, u
                                  INVENTORY_BYTES_MAX);
         i->file_bytes = count;
         TRY(write_memfd("cairn-inventory", bytes, count, &i->fd, reterr));
-        TRY(layout_assign(&content, rank, NULL, &i->image_bytes, reterr));
+        if (is_pushed(r, slabs))
+                TRY(push_plan_make(r, &content, rank, arena, &i->plan, &i->image_bytes, reterr));
+        else
+                TRY(layout_assign(&content, rank, NULL, &i->image_bytes, reterr));
         return make_host_state(i, reterr);
 }
 
@@ -252,6 +271,7 @@ int inventory_build(struct registry *r, const struct slabs *slabs, uint64_t seal
 void inventory_done(struct inventory *i) {
         if (i->host)
                 (void) munmap(i->host, i->host_bytes);
+        push_plan_free(i->plan);
         cleanup_close(&i->fd);
         cleanup_close(&i->host_fd);
         *i = (struct inventory) INVENTORY_INIT;

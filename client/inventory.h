@@ -9,6 +9,7 @@
 #ifndef CAIRN_CLIENT_INVENTORY_H
 #define CAIRN_CLIENT_INVENTORY_H
 
+#include "client/push_plan.h"
 #include "client/registry.h"
 #include "format/layout.h"
 
@@ -19,11 +20,13 @@ struct inventory {
         uint64_t payload_bytes; /* of one slot's values */
         uint64_t image_bytes;   /* of this rank's data file */
         uint64_t file_bytes;
+        struct push_plan *plan; /* where this process copies; NULL once it was taken */
 };
 #define INVENTORY_INIT \
         { .fd = -1, .host_fd = -1 }
 
-/* `writers`: the ranks that share the writing of replicated tensors, this one among them. */
+/* `writers`: the ranks that share the writing of replicated tensors, this one among them. The agent
+ * can read the state itself unless slabs are memory of a GPU, or tensors lie outside them. */
 int inventory_build(struct registry *r, const struct slabs *slabs, uint64_t seal, uint32_t rank,
                     struct layout_ranks writers, struct inventory *ret, struct cairn_error *reterr);
 void inventory_done(struct inventory *i);

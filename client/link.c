@@ -26,7 +26,7 @@ int link_init(struct link *l, const struct clock_ops *clock, struct cairn_error 
                 .page_fd = -1,
                 .ring_fd = -1,
                 .reattaching = -1,
-                .seal = {.inventory_fd = -1, .host_fd = -1},
+                .seal = {.inventory_fd = -1, .host_fd = -1, .push_fd = -1},
                 .error = CAIRN_ERROR_INIT,
                 .seal_error = CAIRN_ERROR_INIT,
         };
@@ -46,6 +46,12 @@ static void close_fd(int *fd) {
         if (*fd >= 0)
                 (void) close(*fd);
         *fd = -1;
+}
+
+static void close_seal(struct link_seal *seal) {
+        close_fd(&seal->inventory_fd);
+        close_fd(&seal->host_fd);
+        close_fd(&seal->push_fd);
 }
 
 static void link_wake(struct link *l) {
@@ -71,8 +77,7 @@ void link_done(struct link *l) {
         close_fd(&l->pid_fd);
         close_fd(&l->page_fd);
         close_fd(&l->ring_fd);
-        close_fd(&l->seal.inventory_fd);
-        close_fd(&l->seal.host_fd);
+        close_seal(&l->seal);
         for (uint32_t i = 0; i < l->slab_count; i++)
                 close_fd(&l->slab_fds[i]);
         kept_done(&l->kept);
@@ -148,12 +153,15 @@ static int handover_run(struct handover *h, struct control *c, uint64_t deadline
         TRY(handover_slabs(h, c, deadline_ns, reterr));
         Cairn__Control__Seal seal = CAIRN__CONTROL__SEAL__INIT;
         Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT, *reply;
-        int fds[] = {h->seal.inventory_fd, h->seal.host_fd};
+        int fds[] = {h->seal.inventory_fd, h->seal.host_fd, h->seal.push_fd};
+        size_t fd_count = h->seal.push_fd < 0 ? 2 : 3;
         seal.seal = h->seal.number;
         seal.tensor_count = h->seal.tensor_count;
         seal.bytes = h->seal.bytes;
+        seal.elsewhere = h->seal.elsewhere;
         CONTROL_SET(&e, SEAL, seal, &seal);
-        TRY(control_call(c, &e, fds, 2, CONTROL_REPLY(SEALED), deadline_ns, &reply, NULL, reterr));
+        TRY(control_call(c, &e, fds, fd_count, CONTROL_REPLY(SEALED), deadline_ns, &reply, NULL,
+                         reterr));
         if (reply->sealed->seal != h->seal.number)
                 return error_set(reterr, CAIRN_ERR_CORRUPT, "seal", "",
                                  "the agent answered for seal %" PRIu64 " instead of %" PRIu64,
@@ -234,8 +242,10 @@ static uint64_t try_reattach(struct link *l) {
         /* The API thread may replace the seal meanwhile. */
         _cleanup_close_ int inventory_fd = duplicate(l->seal.inventory_fd);
         _cleanup_close_ int host_fd = duplicate(l->seal.host_fd);
+        _cleanup_close_ int push_fd = duplicate(l->seal.push_fd);
         h.seal.inventory_fd = inventory_fd;
         h.seal.host_fd = host_fd;
+        h.seal.push_fd = push_fd;
         (void) pthread_mutex_unlock(&l->lock);
         control_init(&fresh, l->clock);
         int r = reattach(l, &fresh, &h, &gate_ns, &seal_status, &error);
@@ -424,8 +434,7 @@ static int seal_now(struct link *l, uint64_t deadline_ns, struct cairn_error *re
 int link_seal(struct link *l, const struct link_seal *seal, uint64_t deadline_ns,
               uint64_t *ret_gate_ns, struct cairn_error *reterr) {
         (void) pthread_mutex_lock(&l->lock);
-        close_fd(&l->seal.inventory_fd);
-        close_fd(&l->seal.host_fd);
+        close_seal(&l->seal);
         l->seal = *seal;
         l->sealed_number = 0;
         int r = seal_now(l, deadline_ns, reterr);

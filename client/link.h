@@ -51,8 +51,9 @@ struct link_identity {
 
 struct link_seal {
         uint64_t number; /* 0: none yet */
-        uint64_t tensor_count, bytes;
+        uint64_t tensor_count, bytes, elsewhere;
         int inventory_fd, host_fd;
+        int push_fd; /* where this process copies; else -1 */
 };
 
 struct link {

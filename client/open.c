@@ -263,11 +263,17 @@ static void guard_against_fork(struct cairn *c) {
 }
 
 static int open_device(struct cairn *c, const struct cairn_options *o, struct cairn_error *reterr) {
-        if (o->device != CAIRN_DEVICE_HOST)
-                return error_set(reterr, CAIRN_ERR_UNSUPPORTED, "open session", c->run,
-                                 "device %d is not one that this version checkpoints",
-                                 (int) o->device);
-        return device_host.open(0, &c->device, reterr);
+        if (o->device == CAIRN_DEVICE_HOST)
+                return device_host.open(0, &c->device, reterr);
+        if (o->device == CAIRN_DEVICE_CUDA)
+                return device_cuda.open(o->device_ordinal, &c->device, reterr);
+        return error_set(reterr, CAIRN_ERR_UNSUPPORTED, "open session", c->run,
+                         "device %d is not one that this version knows", (int) o->device);
+}
+
+static void start_stream(struct cairn *c) {
+        if (c->device->ops->class == DEVICE_CLASS_CUDA)
+                stream_init(&c->stream, c->device, c->page, c->ring_fd, c->clock);
 }
 
 static int open_session(struct cairn *c, const struct cairn_options *o,
@@ -279,6 +285,7 @@ static int open_session(struct cairn *c, const struct cairn_options *o,
         TRY(open_device(c, o, reterr));
         slabs_init(&c->slabs, c->device);
         if (c->passive) {
+                start_stream(c);
                 c->stage = HANDLE_OPENED;
                 c->opened = true;
                 return 0;
@@ -292,6 +299,7 @@ static int open_session(struct cairn *c, const struct cairn_options *o,
                 r = generation_lock_take(&c->generation_fd, &c->link, c->run, c->generation,
                                          open_deadline(c, o), c->clock, reterr);
         if (r == 0) {
+                start_stream(c);
                 c->stage = HANDLE_OPENED;
                 c->opened = true;
         }
@@ -316,6 +324,8 @@ void cairn_close(struct cairn *c) {
          * the heap. */
         if (!c || (c->fork_guard && *c->fork_guard == 0))
                 return;
+        pusher_done(&c->pusher); /* rings, so before the link, which has the bell */
+        stream_done(&c->stream);
         if (c->link_ready)
                 link_done(&c->link);
         if (c->page)

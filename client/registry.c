@@ -9,10 +9,12 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* Names of 4 million tensors; what is used, not this, is paid. */
 #define REGISTRY_ARENA_BYTES_MAX (64 * GiB)
 #define NAME_LABEL_BYTES 200
+#define PAGE_BYTES 4096
 #define DESCRIPTION_BYTES_MAX (1 * MiB)
 
 const char *name_label(const void *name, size_t bytes, char *buf, size_t buf_bytes) {
@@ -211,6 +213,34 @@ static int check_alias(const struct registry *r, const struct cairn_tensor *t, s
         return 0;
 }
 
+static bool is_mapped(uintptr_t address) {
+        unsigned char resident;
+        address -= address % PAGE_BYTES;
+        return mincore((void *) address, PAGE_BYTES, &resident) == 0;
+}
+
+/* Memory of the trainer's own: a helper thread of libcairn reads it. That of a GPU is the driver's
+ * to judge; what is no memory of the host at all shows here and not at the first copy. */
+static int check_elsewhere(const struct slabs *slabs, const struct cairn_tensor *t,
+                           struct tensor *ret, struct cairn_error *reterr) {
+        uintptr_t address = (uintptr_t) t->data;
+        if (slabs_touch(slabs, t->data, ret->bytes))
+                return REFUSE(reterr, "register tensor", t->name,
+                              "its %" PRIu64
+                              " bytes reach beyond what cairn_alloc gave: allocate all of them",
+                              ret->bytes);
+        if (ret->bytes > UINTPTR_MAX - address ||
+            (slabs->device->ops->class == DEVICE_CLASS_HOST &&
+             (!is_mapped(address) || !is_mapped(address + ret->bytes - 1))))
+                return REFUSE(reterr, "register tensor", t->name,
+                              "its %" PRIu64
+                              " bytes are no memory of this process: a GPU's is registered in a "
+                              "session of that GPU (cairn_options.device)",
+                              ret->bytes);
+        ret->elsewhere = ret->mutates != CAIRN_ANYTIME; /* else the shadow is copied */
+        return 0;
+}
+
 static int check_data(struct slabs *slabs, const struct cairn_tensor *t, struct tensor *ret,
                       struct cairn_error *reterr) {
         ret->data = t->data;
@@ -220,11 +250,8 @@ static int check_data(struct slabs *slabs, const struct cairn_tensor *t, struct 
                 return REFUSE(reterr, "register tensor", t->name,
                               "its data is NULL, but it has elements");
         if (!slabs_find(slabs, t->data, ret->bytes, &ret->place))
-                return REFUSE(reterr, "register tensor", t->name,
-                              "its %" PRIu64
-                              " bytes do not lie in memory of cairn_alloc: allocate it there",
-                              ret->bytes);
-        if (ret->place.offset % dtype_info(ret->dtype)->bytes != 0)
+                TRY(check_elsewhere(slabs, t, ret, reterr));
+        if ((uintptr_t) t->data % dtype_info(ret->dtype)->bytes != 0)
                 return REFUSE(reterr, "register tensor", t->name,
                               "its data is not aligned to its elements");
         return 0;
@@ -239,6 +266,8 @@ static int remember(struct registry *r, const struct tensor *t, struct cairn_err
                 r->shadowed[r->shadowed_count++] = r->tensor_count;
         if (t->truth)
                 r->steps[r->step_count++] = r->tensor_count;
+        if (t->elsewhere && t->alias_of < 0)
+                r->elsewhere_count++;
         r->tensors[r->tensor_count++] = *t;
         r->unsealed = true;
         return 0;

@@ -29,6 +29,7 @@ struct tensor {
         int64_t *truth;     /* STEP of cairn_register_step */
         size_t truth_value; /* index of its host value */
         bool replicated, sharded, owned;
+        bool elsewhere;  /* what is copied lies in no slab */
         uint32_t digest; /* debug_mutation */
 };
 
@@ -55,6 +56,7 @@ struct registry {
         struct name_map tensor_names, value_names, keys;
         size_t *shadowed, *steps; /* indices of ANYTIME tensors, of tensors with a truth */
         size_t shadowed_count, shadowed_capacity, step_count, step_capacity;
+        size_t elsewhere_count;
         bool unsealed; /* something was added since the last seal */
 };
 
@@ -71,7 +73,8 @@ int registry_describe(struct registry *r, const char *key, const char *value,
 /* NULL: no such key. */
 const char *registry_description(const struct registry *r, const char *key, size_t bytes);
 
-/* Truths -> FP32 steps; tensors -> shadows: what update_end and the end of a restore do. */
+/* Truths -> FP32 steps; tensors -> shadows: what update_end and the end of a restore do on the host
+ * (stream.h: on a GPU). */
 void registry_write_steps(const struct registry *r);
 void registry_write_shadows(const struct registry *r);
 

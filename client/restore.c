@@ -200,6 +200,8 @@ static int restore_from(struct cairn *c, struct restoration *x, struct cairn_err
         if (problems->item_count)
                 return refuse(c, problems, reterr);
         uint64_t begin_ns = clock_now(c->clock);
+        x->transfer.device = c->stream.device;
+        x->transfer.clock = c->clock;
         TRY(transfer_apply(&x->transfer, reterr));
         x->apply_ns += clock_now(c->clock) - begin_ns;
         return 0;
@@ -256,6 +258,17 @@ static void make_report(struct cairn *c, const struct restoration *x, int64_t st
         };
 }
 
+/* STABLE on the device too, before the first step is taken on it. */
+static int publish(struct cairn *c, int64_t step, struct cairn_error *reterr) {
+        int r = handle_publish(c, step, reterr);
+        if (r == 0 && c->stream.device &&
+            !stream_await(&c->stream, clock_now(c->clock) + STREAM_WAIT_NS))
+                r = stream_failure(&c->stream, reterr);
+        if (r < 0)
+                c->stage = HANDLE_SEALED;
+        return r;
+}
+
 static int restore(struct cairn *c, struct cairn_report *ret, struct cairn_error *reterr) {
         struct restoration x = {.transfer = {.plan_fd = -1}};
         int64_t step = 0;
@@ -273,7 +286,7 @@ static int restore(struct cairn *c, struct cairn_report *ret, struct cairn_error
                         step = c->checkpoint_step;
         }
         if (r == 0)
-                r = handle_publish(c, step, reterr);
+                r = publish(c, step, reterr);
         if (r == 0) {
                 make_report(c, &x, step, ret);
                 stored_done(&c->stored); /* a hundred thousand records are worth giving back */

@@ -6,6 +6,7 @@
  */
 #include "base/cleanup.h"
 #include "client/handle.h"
+#include <errno.h>
 #include <inttypes.h>
 
 #define SEAL_TIMEOUT_NS (30 * NSEC_PER_SEC)
@@ -41,16 +42,39 @@ static int install(struct cairn *c, struct inventory *fresh, uint64_t number,
         return 0;
 }
 
+/* The saver cannot read this state: a thread of ours copies for it. */
+static int start_pushing(struct cairn *c, struct inventory *fresh, int *ret_fd,
+                         struct cairn_error *reterr) {
+        const struct pusher_parts parts = {
+                .ops = c->device->ops,
+                .ordinal = c->device->ordinal,
+                .page = c->page,
+                .stream = c->stream.device ? &c->stream : NULL,
+                .clock = c->clock,
+        };
+        TRY(pusher_start(&c->pusher, &parts, reterr));
+        pusher_take_plan(&c->pusher, TAKE_PTR(fresh->plan));
+        *ret_fd = pusher_saver_end(&c->pusher);
+        if (*ret_fd < 0)
+                return error_set_errno(reterr, errno, "seal", c->run);
+        return 0;
+}
+
 static int hand_over(struct cairn *c, struct inventory *fresh, uint64_t number,
                      struct cairn_error *reterr) {
         uint64_t gate_ns = c->gate.deadline_duration_ns;
         uint64_t deadline_ns = clock_now(c->clock) + SEAL_TIMEOUT_NS +
                                fresh->image_bytes / SEAL_BYTES_PER_SEC_MIN * NSEC_PER_SEC;
+        _cleanup_close_ int push_fd = -1;
+        if (fresh->plan)
+                TRY(start_pushing(c, fresh, &push_fd, reterr));
         struct link_seal seal = {.number = number,
                                  .tensor_count = c->registry.tensor_count,
                                  .bytes = fresh->image_bytes,
+                                 .elsewhere = c->registry.elsewhere_count,
                                  .inventory_fd = TAKE_FD(fresh->fd),
-                                 .host_fd = TAKE_FD(fresh->host_fd)};
+                                 .host_fd = TAKE_FD(fresh->host_fd),
+                                 .push_fd = TAKE_FD(push_fd)};
         TRY(link_seal(&c->link, &seal, deadline_ns, &gate_ns, reterr));
         c->gate.deadline_duration_ns =
                 gate_ns > GATE_DEADLINE_NS_MIN ? gate_ns : GATE_DEADLINE_NS_MIN;

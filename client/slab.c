@@ -66,3 +66,14 @@ bool slabs_find(const struct slabs *s, const void *data, uint64_t bytes, struct 
         }
         return false;
 }
+
+bool slabs_touch(const struct slabs *s, const void *data, uint64_t bytes) {
+        uintptr_t address = (uintptr_t) data;
+        for (uint32_t i = 0; i < s->count; i++) {
+                const struct device_memory *m = &s->items[i].memory;
+                uintptr_t base = (uintptr_t) m->address;
+                if (address < base ? base - address < bytes : address - base < m->bytes)
+                        return true;
+        }
+        return false;
+}

@@ -34,5 +34,7 @@ int slabs_allocate(struct slabs *s, uint64_t bytes, void **ret, struct slab_plac
                    struct cairn_error *reterr);
 /* Where [data, data + bytes) lies; false if no one slab holds it. */
 bool slabs_find(const struct slabs *s, const void *data, uint64_t bytes, struct slab_place *ret);
+/* Some of it lies in a slab. */
+bool slabs_touch(const struct slabs *s, const void *data, uint64_t bytes);
 
 #endif

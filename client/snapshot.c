@@ -162,6 +162,9 @@ static int finish(struct cairn *c, const char *reason, struct cairn_error *reter
                 return handle_wrong_stage(c, "finish", reterr);
         if (c->passive)
                 return 0;
+        /* The last update is part of the run. */
+        if (c->stream.device)
+                (void) stream_await(&c->stream, clock_now(c->clock) + STREAM_WAIT_NS);
         message.reason = (ProtobufCBinaryData){strlen(reason), (uint8_t *) (uintptr_t) reason};
         message.step = c->step;
         CONTROL_SET(&e, FINISH, finish, &message);

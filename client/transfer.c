@@ -4,6 +4,7 @@
 #include "base/cleanup.h"
 #include "base/fault.h"
 #include "base/io.h"
+#include "device/chunks.h"
 #include "format/crc32c.h"
 #include "format/dtype.h"
 #include "format/wire.h"
@@ -12,6 +13,9 @@
 #include <inttypes.h>
 #include <string.h>
 
+/* A GPU that takes longer for a chunk hangs. */
+#define WAIT_NS (60 * NSEC_PER_SEC)
+#define PART_BYTES (4 * MiB)
 #define PLAN_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL)
 
 struct transfer_part {
@@ -285,17 +289,92 @@ int transfer_check_steps(struct transfer *x, const struct binding_request *reque
 
 /* ---- copying ---- */
 
+/* Where the tensors are. What a GPU gets without a place in staging goes through `part`. */
+struct target {
+        struct device *device; /* NULL: the host */
+        const struct clock_ops *clock;
+        struct chunks chunks;
+        unsigned char *part;
+};
+
+static int target_open(struct target *to, const struct transfer *x, struct cairn_error *reterr) {
+        *to = (struct target){.device = x->device, .clock = x->clock};
+        if (!to->device)
+                return 0;
+        to->part = malloc(PART_BYTES);
+        if (!to->part)
+                return error_set_errno(reterr, ENOMEM, "restore", "");
+        chunks_init(&to->chunks, to->device, NULL, CHUNK_BYTES, NULL, NULL);
+        return 0;
+}
+
+static int target_end(struct target *to, struct cairn_error *reterr) {
+        return to->device ? chunks_end(&to->chunks, clock_now(to->clock) + WAIT_NS, reterr) : 0;
+}
+
+static void target_done(struct target *to) {
+        if (to->part)
+                chunks_done(&to->chunks);
+        free(to->part);
+}
+
+/* `source` stays as it is until target_end. */
+static int put(struct target *to, void *target, const void *source, uint64_t bytes,
+               struct cairn_error *reterr) {
+        if (to->device)
+                return chunks_copy(&to->chunks, target, source, bytes,
+                                   clock_now(to->clock) + WAIT_NS, reterr);
+        memcpy(target, source, bytes);
+        return 0;
+}
+
 struct copy {
         const struct tensor *tensor;
+        struct target *to;
         uint32_t stored_dtype;
         const unsigned char *staging;
         int64_t place;         /* of the extent's first byte in it, were all of it there */
         uint64_t source_count; /* elements that the extent has */
         uint64_t done;         /* elements of the extent that were passed */
-        struct conversion_result conversion;
+        uint64_t overflow_count;
         int status;
         struct cairn_error *reterr;
 };
+
+/* The host converts. */
+static int put_converted(struct copy *c, char *target, const unsigned char *source,
+                         uint64_t count) {
+        uint32_t dtype = c->tensor->dtype;
+        uint32_t source_bytes = dtype_info(c->stored_dtype)->bytes;
+        uint32_t target_bytes = dtype_info(dtype)->bytes;
+        struct conversion_result result;
+        for (uint64_t n; count > 0; count -= n) {
+                n = count;
+                if (c->to->device && n > PART_BYTES / target_bytes)
+                        n = PART_BYTES / target_bytes;
+                TRY(dtype_convert(c->to->device ? (char *) c->to->part : target, dtype, source,
+                                  c->stored_dtype, n, &result, c->reterr));
+                c->overflow_count += result.overflow_count;
+                if (!c->to->device)
+                        continue; /* all of it */
+                TRY(put(c->to, target, c->to->part, n * target_bytes, c->reterr));
+                TRY(target_end(c->to, c->reterr));
+                target += n * target_bytes;
+                source += n * source_bytes;
+        }
+        return 0;
+}
+
+static int put_step(struct target *to, float *target, int64_t step, struct cairn_error *reterr) {
+        float value = (float) step;
+        if (!to->device) {
+                *target = value;
+                return 0;
+        }
+        memcpy(to->part, &value, sizeof value);
+        TRY(put(to, target, to->part, sizeof value, reterr));
+        return target_end(to, reterr);
+}
 
 static bool copy_run(uint64_t start, uint64_t count, void *argument) {
         struct copy *c = argument;
@@ -312,21 +391,21 @@ static bool copy_run(uint64_t start, uint64_t count, void *argument) {
         if (from < to) {
                 uint32_t source_bytes = dtype_info(c->stored_dtype)->bytes;
                 uint32_t target_bytes = dtype_info(t->dtype)->bytes;
-                const void *source =
+                const unsigned char *source =
                         c->staging +
                         (c->place + (int64_t) ((c->done + from - start) * source_bytes));
                 char *target = (char *) t->data + (from - t->first) * target_bytes;
-                if (c->stored_dtype == t->dtype)
-                        memcpy(target, source, (to - from) * source_bytes);
-                else
-                        c->status = dtype_convert(target, t->dtype, source, c->stored_dtype,
-                                                  to - from, &c->conversion, c->reterr);
+                c->status =
+                        c->stored_dtype == t->dtype
+                                ? put(c->to, target, source, (to - from) * source_bytes, c->reterr)
+                                : put_converted(c, target, source, to - from);
         }
         c->done += count;
         return c->status == 0;
 }
 
-static int apply_part(struct transfer *x, size_t index, struct cairn_error *reterr) {
+static int apply_part(struct transfer *x, size_t index, struct target *to,
+                      struct cairn_error *reterr) {
         const struct transfer_part *part = &x->parts[index];
         const struct load *load = &x->binding->loads[part->load];
         const struct tensor *t = &x->registry->tensors[load->tensor];
@@ -334,12 +413,13 @@ static int apply_part(struct transfer *x, size_t index, struct cairn_error *rete
         if (error_number)
                 return error_set_errno(reterr, error_number, "restore tensor", t->name);
         if (load->has_true_step) {
-                *(float *) t->data = (float) load->true_step;
+                TRY(put_step(to, t->data, load->true_step, reterr));
                 if (t->truth)
                         *t->truth = load->true_step;
                 return 0;
         }
         struct copy c = {.tensor = t,
+                         .to = to,
                          .stored_dtype = load->stored->stored_dtype,
                          .staging = x->staging,
                          .place = ranges_place(&x->wants[index], x->ranges),
@@ -348,10 +428,10 @@ static int apply_part(struct transfer *x, size_t index, struct cairn_error *rete
         if (!walk_runs(load->stored, part->extent, t->elements, copy_run, &c) && c.status == 0)
                 return error_set(reterr, CAIRN_ERR_CORRUPT, "restore tensor", t->name,
                                  "an extent's shard does not fit the shape");
-        if (c.conversion.overflow_count)
+        if (c.overflow_count)
                 textbuf_item(&x->binding->differs,
                              "%s: %" PRIu64 " values overflowed in the conversion", t->name,
-                             c.conversion.overflow_count);
+                             c.overflow_count);
         return c.status;
 }
 
@@ -373,9 +453,22 @@ static void apply_value(const struct value *v, const Cairn__Format__StateValue *
         }
 }
 
+static int apply_parts(struct transfer *x, struct cairn_error *reterr) {
+        struct target to;
+        int r = target_open(&to, x, reterr);
+        for (size_t i = 0; r == 0 && i < x->part_count; i++)
+                r = apply_part(x, i, &to, reterr);
+        /* Staging is the copies' until they have ended, whatever became of one. */
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        int ended = to.part ? target_end(&to, &e) : 0;
+        if (r == 0 && ended < 0 && reterr)
+                *reterr = e;
+        target_done(&to);
+        return r < 0 ? r : ended;
+}
+
 int transfer_apply(struct transfer *x, struct cairn_error *reterr) {
-        for (size_t i = 0; i < x->part_count; i++)
-                TRY(apply_part(x, i, reterr));
+        TRY(apply_parts(x, reterr));
         for (size_t i = 0; i < x->registry->value_count; i++)
                 if (x->binding->values[i])
                         apply_value(&x->registry->values[i], x->binding->values[i]);

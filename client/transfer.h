@@ -14,6 +14,7 @@
 #ifndef CAIRN_CLIENT_TRANSFER_H
 #define CAIRN_CLIENT_TRANSFER_H
 
+#include "base/clock.h"
 #include "client/binding.h"
 #include "client/ranges.h"
 
@@ -29,6 +30,9 @@ struct transfer {
         uint64_t staging_bytes, bytes, bytes_read; /* bytes: of the tensors */
         int plan_fd;                               /* -1: nothing to read */
         const unsigned char *staging;
+        /* set before transfer_apply; NULL: the tensors lie in the host's memory */
+        struct device *device;
+        const struct clock_ops *clock;
 };
 
 int transfer_plan(struct transfer *x, struct binding *b, const struct registry *r,

@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <string.h>
 
 /* Filling the largest memory takes less than a second; more says that the GPU hangs. */
 #define ZERO_NS (60 * NSEC_PER_SEC)
@@ -151,6 +152,38 @@ fail:
 
 static uint64_t gpu_granularity(const struct device *d) {
         return gpu_of(d)->granularity;
+}
+
+/* ---- which one it is ---- */
+
+int device_cuda_uuid(const struct device *d, unsigned char *ret_uuid, struct cairn_error *reterr) {
+        const struct gpu *g = gpu_of(d);
+        struct cuda_uuid uuid;
+        TRY(check(g, g->cuda->DeviceGetUuid(&uuid, g->device), "look at device", reterr));
+        memcpy(ret_uuid, uuid.bytes, DEVICE_UUID_BYTES);
+        return 0;
+}
+
+int device_cuda_find(const unsigned char *uuid, int *ret_ordinal, struct cairn_error *reterr) {
+        static const char operation[] = "find device";
+        const struct cuda_driver *cuda;
+        int count, device;
+        TRY(cuda_driver_load(&cuda, reterr));
+        TRY(cuda_error(cuda, cuda->DeviceGetCount(&count), operation, "cuda", reterr));
+        for (int i = 0; i < count; i++) {
+                struct cuda_uuid seen;
+                TRY(cuda_error(cuda, cuda->DeviceGet(&device, i), operation, "cuda", reterr));
+                TRY(cuda_error(cuda, cuda->DeviceGetUuid(&seen, device), operation, "cuda",
+                               reterr));
+                if (memcmp(seen.bytes, uuid, DEVICE_UUID_BYTES) != 0)
+                        continue;
+                *ret_ordinal = i;
+                return 0;
+        }
+        return error_set(reterr, CAIRN_ERR_UNSUPPORTED, operation, "cuda",
+                         "none of the %d GPUs that are visible here is the one: look at "
+                         "$CUDA_VISIBLE_DEVICES of the agent",
+                         count);
 }
 
 /* ---- waiting ---- */

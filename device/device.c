@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/device.h"
+#include "device/cuda_driver.h"
 
 struct verb {
         const char *name;
@@ -33,4 +34,9 @@ int device_ops_check(const struct device_ops *ops, struct cairn_error *reterr) {
                         return error_set(reterr, CAIRN_ERR_FATAL, "check device table", ops->name,
                                          "the verb %s is missing", verbs[i].name);
         return 0;
+}
+
+bool device_error_is_final(const struct cairn_error *e) {
+        return e->status == CAIRN_ERR_DEVICE &&
+               cuda_result_is_sticky((enum cuda_result) e->system_code);
 }

@@ -34,6 +34,7 @@
 #ifndef CAIRN_DEVICE_H
 #define CAIRN_DEVICE_H
 
+#include "base/limits.h"
 #include "base/status.h"
 #include <stdbool.h>
 
@@ -108,6 +109,13 @@ struct device_ops {
 
 extern const struct device_ops device_host;
 extern const struct device_ops device_cuda; /* the driver is loaded by the first open */
+
+/* The driver keeps this error: nothing on that device works in this process any more. */
+bool device_error_is_final(const struct cairn_error *e);
+/* A GPU's own name (DEVICE_UUID_BYTES), by which another process finds it again. */
+int device_cuda_uuid(const struct device *d, unsigned char *ret_uuid, struct cairn_error *reterr);
+/* UNSUPPORTED: no visible one has it. Touches none of them. */
+int device_cuda_find(const unsigned char *uuid, int *ret_ordinal, struct cairn_error *reterr);
 
 /* Every verb is there: checked once by whoever opens a device. FATAL names the missing one. */
 int device_ops_check(const struct device_ops *ops, struct cairn_error *reterr);

@@ -442,7 +442,8 @@ static int check_placement(const struct check *c, size_t i) {
                                   why ? why : "its size does not fit in 64 bits");
         if (bytes == 0 || t->alias_of.len > 0)
                 return 0;
-        if (!placed_inside(content->inventory, p->slab, p->offset, bytes, element_bytes))
+        if (!p->elsewhere &&
+            !placed_inside(content->inventory, p->slab, p->offset, bytes, element_bytes))
                 return check_fail(c, CAIRN_ERR_CORRUPT, SECTION_PLACEMENTS, i, &t->name,
                                   "%" PRIu64 " bytes at %" PRIu64 " of slab %" PRIu32
                                   " are not inside it or not aligned",
@@ -477,6 +478,9 @@ static int check_inventory(const struct check *c) {
         if (head->host_state_bytes > HOST_STATE_BYTES_MAX)
                 return FAIL(c, SECTION_INVENTORY_HEAD, 0, "a host state of %" PRIu64 " bytes",
                             head->host_state_bytes);
+        if (head->device_uuid.len != 0 && head->device_uuid.len != DEVICE_UUID_BYTES)
+                return FAIL(c, SECTION_INVENTORY_HEAD, 0, "a device's name of %zu bytes",
+                            head->device_uuid.len);
         TRY(check_values(c, SECTION_INVENTORY_HEAD, 0, head->layout, head->n_layout));
         TRY(check_texts(c, SECTION_INVENTORY_HEAD, head->texts, head->n_texts));
         TRY(check_tensors(c));

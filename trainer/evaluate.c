@@ -3,22 +3,18 @@
 #include "base/cleanup.h"
 #include <errno.h>
 
-static int batch_loss(struct batch *b, const struct weights *w, const struct corpus *c,
-                      int64_t index, double *ret, struct cairn_error *reterr) {
+static double batch_loss(struct batch *b, const struct weights *w, const struct corpus *c,
+                         int64_t index) {
         struct network_pass pass = {.training = false};
         int64_t parts = b->full / b->micro;
         double sum = 0.0;
-        float loss;
 
         for (int64_t i = 0; i < parts; i++) {
                 corpus_eval_batch(c, b->inputs, b->targets, (uint64_t) (index * parts + i),
                                   (uint64_t) b->micro, (uint64_t) b->context);
-                network_forward(&b->network, w, b->inputs, b->targets, &pass);
-                TRY(network_loss(&b->network, &loss, reterr));
-                sum += (double) loss;
+                sum += (double) network_forward(&b->network, w, b->inputs, b->targets, &pass);
         }
-        *ret = sum / (double) parts;
-        return 0;
+        return sum / (double) parts;
 }
 
 int evaluate_loss(struct group *g, struct batch *b, const struct weights *w, const struct corpus *c,
@@ -30,7 +26,7 @@ int evaluate_loss(struct group *g, struct batch *b, const struct weights *w, con
         if (!losses)
                 return error_set_errno(reterr, ENOMEM, "evaluate", "losses");
         for (size_t i = g->rank; i < (size_t) batches; i += world) {
-                TRY(batch_loss(b, w, c, (int64_t) i, &losses[g->rank * each + i / world], reterr));
+                losses[g->rank * each + i / world] = batch_loss(b, w, c, (int64_t) i);
                 group_keepalive(g);
         }
         TRY(group_spread(g, losses, each * sizeof(*losses), reterr));

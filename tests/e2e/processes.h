@@ -56,8 +56,10 @@ static inline enum process_kind process_kind_of(const char *command, size_t byte
         if (strcmp(name, "cairnd") == 0)
                 return strncmp(argument, "--saver", 7) == 0            ? PROCESS_SAVER
                        : strncmp(argument, "--store-process", 15) == 0 ? PROCESS_STORE
+                       : strncmp(argument, "--import", 8) == 0         ? PROCESS_OTHER
                                                                        : PROCESS_AGENT;
-        if (strcmp(name, "cairn-train") == 0 || strcmp(name, "zoo") == 0)
+        if (strcmp(name, "cairn-train") == 0 || strcmp(name, "zoo") == 0 ||
+            strcmp(name, "gpu_trainer") == 0)
                 return PROCESS_TRAINER;
         return PROCESS_OTHER;
 }

@@ -49,9 +49,11 @@ static void check_source(const struct source *s) {
                 const struct source_tensor *t = &s->tensors[i];
                 FUZZ_CHECK(t->offset >= end && t->offset % TENSOR_ALIGNMENT == 0);
                 FUZZ_CHECK(t->room_bytes >= t->live_bytes);
-                FUZZ_CHECK(t->live_bytes <= SLAB_BYTES);
+                FUZZ_CHECK(!t->live || t->live_bytes <= SLAB_BYTES);
+                FUZZ_CHECK(t->live || !s->is_live);
                 end = t->offset + t->room_bytes;
-                sum += sum_of(t->live, t->live_bytes);
+                if (t->live)
+                        sum += sum_of(t->live, t->live_bytes);
         }
         FUZZ_CHECK(end <= s->image_bytes || s->tensor_count == 0);
         sum += sum_of(s->host, s->host_bytes);

@@ -58,7 +58,6 @@ static int add(struct fixture *f, struct cairn_tensor t, struct cairn_error *e) 
 static void every_rule_at_the_call(void **state) {
         struct fixture *f = *state;
         struct cairn_error e;
-        float outside[32];
         REFUSED(t.name = NULL, "name is missing");
         REFUSED(t.name = "", "name is missing");
         REFUSED(t.name = "\xff", "not valid UTF-8");
@@ -77,7 +76,7 @@ static void every_rule_at_the_call(void **state) {
         REFUSED((t.strides[0] = 1, t.strides[1] = 4), "strides");
         REFUSED((t.strides[0] = -8, t.strides[1] = 1), "strides");
         REFUSED(t.data = NULL, "NULL");
-        REFUSED(t.data = outside, "cairn_alloc");
+        REFUSED(t.data = (void *) 4096, "no memory of this process");
         REFUSED(t.data = (char *) f->data + 4090, "cairn_alloc");
         REFUSED(t.data = (char *) f->data + 1, "aligned");
         REFUSED((t.sharded = true, t.flat_start = 30, t.flat_count = 3), "beyond");
@@ -87,6 +86,33 @@ static void every_rule_at_the_call(void **state) {
         REFUSED(t.size = 8, "CAIRN_TENSOR_INIT");
         assert_int_equal(add(f, tensor(f, "x"), &e), 0);
         REFUSED((void) 0, "before");
+}
+
+/* The trainer's own memory, of which no cut can be taken after its death. */
+static void memory_from_elsewhere(void **state) {
+        struct fixture *f = *state;
+        float *outside = calloc(32, sizeof *outside);
+        struct cairn_error e;
+        struct cairn_tensor t = tensor(f, "a");
+        t.data = outside;
+        assert_int_equal(add(f, t, &e), 0);
+        assert_true(f->registry.tensors[0].elsewhere);
+        assert_int_equal(f->registry.elsewhere_count, 1);
+        t.name = "tied";
+        t.alias_of = "a";
+        assert_int_equal(add(f, t, &e), 0);
+        assert_int_equal(f->registry.elsewhere_count, 1);
+        /* Its shadow is what is copied, and that lies in a slab. */
+        t.name = "statistics";
+        t.alias_of = NULL;
+        t.mutates = CAIRN_ANYTIME;
+        assert_int_equal(add(f, t, &e), 0);
+        assert_false(f->registry.tensors[2].elsewhere);
+        assert_int_equal(f->registry.elsewhere_count, 1);
+        t = tensor(f, "in");
+        assert_int_equal(add(f, t, &e), 0);
+        assert_false(f->registry.tensors[3].elsewhere);
+        free(outside);
 }
 
 /* B64: names live in the inventory; the limit is checked here, not hours later. */
@@ -203,10 +229,15 @@ static void labels(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                TEST(every_rule_at_the_call),      TEST(b64_long_names),
-                TEST(strides_that_are_contiguous), TEST(aliases),
-                TEST(steps_follow_their_truth),    TEST(values_and_descriptions),
-                TEST(shadows_are_copies),          TEST(labels),
+                TEST(every_rule_at_the_call),
+                TEST(memory_from_elsewhere),
+                TEST(b64_long_names),
+                TEST(strides_that_are_contiguous),
+                TEST(aliases),
+                TEST(steps_follow_their_truth),
+                TEST(values_and_descriptions),
+                TEST(shadows_are_copies),
+                TEST(labels),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
