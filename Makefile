@@ -15,6 +15,7 @@
 #     make build/tests/unit/test_log    one test program
 #     make bench [SIZE=1G] [ROUNDS=5] [DIR=.]    speeds beside what the machine can do (docs/PERFORMANCE.md)
 #     make fuzz [FUZZ_SECONDS=10] [TARGET=file]  libFuzzer under sanitizers (docs/TESTING.md)
+#     make gpu-bundle, make check-gpu            what is proven on a GPU, to be carried there or run here
 #     make asan tsan tidy format format-check check-headers check-includes install clean
 
 VERSION := 0.1.0

@@ -30,6 +30,7 @@ static const char usage_text[] =
         "  --init STORE [--kind shared|node-local]   make a folder a store, then end\n"
         "  --bench write|read|snapshot --dir D --bytes N [--json]   measure, then end\n"
         "  --probe         what io_uring can do here, as JSON, then end\n"
+        "  --probe-gpu     what GPUs there are and what of them works, as JSON lines, then end\n"
         "  --version       print the version\n"
         "  --help          print this\n";
 
@@ -167,6 +168,8 @@ int main(int argc, char **argv) {
                 return bench_main(argc, argv);
         if (argc == 2 && !strcmp(argv[1], "--probe"))
                 return probe_main();
+        if (argc == 2 && !strcmp(argv[1], "--probe-gpu"))
+                return probe_gpu_main();
         for (int i = 1; i < argc; i++) {
                 if (!strcmp(argv[i], "--version")) {
                         printf("cairnd %s\n", CAIRN_VERSION);

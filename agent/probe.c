@@ -3,6 +3,7 @@
 
 #include "agent/ring.h"
 #include "base/cleanup.h"
+#include "device/gpu_probe.h"
 #include "format/wire.h"
 #include <errno.h>
 #include <jansson.h>
@@ -47,4 +48,53 @@ int probe_main(void) {
         ring_free(ring);
         putchar('\n');
         return r == 0 && fflush(stdout) == 0 ? 0 : status_exit_code(CAIRN_ERR_IO);
+}
+
+/* ---- GPUs ---- */
+
+/* Takes the reference. */
+static int print_line(json_t *object) {
+        int r = object ? json_dumpf(object, stdout, JSON_COMPACT) : -1;
+        json_decref(object);
+        putchar('\n');
+        return r == 0 && fflush(stdout) == 0 ? 0 : status_exit_code(CAIRN_ERR_IO);
+}
+
+/* NULL, which is packed as null, where nothing failed. */
+static const char *failure(const struct cairn_error *e, char *text, size_t bytes) {
+        return e->status < 0 ? error_format(e, text, bytes) : NULL;
+}
+
+static int print_gpu(int ordinal, const struct gpu_found *g) {
+        char slab[1024], staging[1024];
+        if (g->error.status < 0)
+                return print_line(json_pack("{s:i, s:s}", "gpu", ordinal, "error",
+                                            error_format(&g->error, slab, sizeof slab)));
+        json_t *persistence = g->persistence == NVML_UNKNOWN
+                                      ? json_null()
+                                      : json_boolean(g->persistence == NVML_ON);
+        return print_line(json_pack(
+                "{s:i, s:s, s:s, s:s, s:I, s:i, s:b, s:b, s:b, s:b, s:o, s:n, s:s?, s:s?}", "gpu",
+                ordinal, "name", g->name, "uuid", g->uuid, "bus", g->bus_id, "bytes",
+                (json_int_t) g->memory_bytes, "capability", g->capability, "exclusive",
+                g->exclusive, "vmm", g->vmm, "posix_fd", g->posix_fd, "host_register",
+                g->host_register, "persistence", persistence, "error", "slab",
+                failure(&g->slab, slab, sizeof slab), "staging",
+                failure(&g->staging, staging, sizeof staging)));
+}
+
+int probe_gpu_main(void) {
+        struct gpu_driver_found driver;
+        struct gpu_found gpu;
+        char text[1024];
+        gpu_probe_driver(&driver);
+        int status = print_line(
+                json_pack("{s:b, s:s, s:i, s:i, s:b, s:s?}", "present", driver.present, "library",
+                          driver.library, "version", driver.version, "count", driver.count, "none",
+                          driver.none, "error", failure(&driver.error, text, sizeof text)));
+        for (int i = 0; i < driver.count && status == 0; i++) {
+                gpu_probe(i, &gpu);
+                status = print_gpu(i, &gpu);
+        }
+        return status;
 }

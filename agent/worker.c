@@ -10,9 +10,9 @@
 #include <spawn.h>
 #include <stdio.h>
 #include <sys/epoll.h>
-#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <sys/wait.h>
 
@@ -55,7 +55,7 @@ int worker_spawn_self(const char *const arguments[], const char *name, const cha
         (void) posix_spawnattr_destroy(&attributes);
         if (r != 0)
                 return start_failed(reterr, r, name, object);
-        *ret_pidfd = pidfd_open(pid, 0);
+        *ret_pidfd = (int) syscall(SYS_pidfd_open, pid, 0);
         if (*ret_pidfd < 0) {
                 r = errno;
                 (void) kill(pid, SIGKILL);
@@ -125,7 +125,7 @@ void worker_heard(struct worker *w) {
 void worker_end(struct worker *w) {
         if (w->pidfd < 0)
                 return;
-        (void) pidfd_send_signal(w->pidfd, SIGKILL, NULL, 0);
+        (void) syscall(SYS_pidfd_send_signal, w->pidfd, SIGKILL, NULL, 0);
         (void) close(w->socket);
         CAIRN_ASSERT(w->lost_count < WORKER_LOST_MAX);
         w->lost[w->lost_count++] = w->pidfd;

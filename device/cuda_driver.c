@@ -2,6 +2,7 @@
 #include "device/cuda_driver.h"
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdio.h>
 
 #define CUDA_LIBRARY "libcuda.so.1"
 
@@ -106,9 +107,25 @@ static int fill(struct cuda_driver *cuda, void *handle, const char *path,
         return 0;
 }
 
-static int load(struct cuda_driver *ret, struct cairn_error *reterr) {
+static const char *library_name(void) {
         const char *given = getenv("CAIRN_LIBCUDA");
-        const char *path = given && given[0] ? given : CUDA_LIBRARY;
+        return given && given[0] ? given : CUDA_LIBRARY;
+}
+
+bool cuda_driver_find(char *ret, size_t bytes) {
+        const char *path = library_name();
+        Dl_info place;
+        void *handle = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
+        const void *function = handle ? dlsym(handle, "cuInit") : NULL;
+        bool told = function && dladdr(function, &place) && place.dli_fname;
+        (void) snprintf(ret, bytes, "%s", told ? place.dli_fname : path);
+        if (handle)
+                (void) dlclose(handle);
+        return handle != NULL;
+}
+
+static int load(struct cuda_driver *ret, struct cairn_error *reterr) {
+        const char *path = library_name();
         struct cuda_driver cuda = {0};
         void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
         if (!handle)

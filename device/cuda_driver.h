@@ -27,6 +27,10 @@ struct cuda_driver {
  * start; the remedy is in the message. The table is the process' own, never freed. */
 int cuda_driver_load(const struct cuda_driver **ret, struct cairn_error *reterr);
 
+/* Where that library is, once loaded and let go again. False: it cannot be loaded, and `ret` is
+ * what was looked for. */
+bool cuda_driver_find(char *ret, size_t bytes);
+
 /* 0 for CUDA_OK. NOMEM: no device memory is left. BUSY: CUDA_NOT_READY. Everything else is DEVICE,
  * with the driver's name of the error, what it means, what to do, and the code in system_code. */
 int cuda_error(const struct cuda_driver *cuda, enum cuda_result result, const char *operation,

@@ -56,6 +56,9 @@ $(ABI_TESTS): ROOM_CFLAGS = $(CUDA_CFLAGS)
 $(UNIT) $(SIM) $(filter-out %/passfs,$(E2E_HELPERS)) $(BENCH): $(BUILD)/%: $(BUILD)/obj/%.o $(HELPER_LIB) $(ALL_LIBS)
 	$(call link,$(CMOCKA_LIBS) $(BLAS_LIBS) $(PKG_LIBS))
 
+# Any library of ours that is none of the trainer's.
+$(filter %/test_compute,$(call test_programs,$(unit_SRC))): | $(BUILD)/libcairn.so
+
 $(NCCL_SCRIPT): $(BUILD)/obj/tests/comm/nccl_script.o
 	$(call say,LINK,$@)mkdir -p $(@D) && $(CC) -shared $(LANGUAGE) $(CFLAGS) $(LINK_FLAGS) $(SHARED_FLAGS) -o $@ $^ $(SYSTEM_LIBS)
 $(filter %/test_nccl %/test_nccl_id %/test_nccl_library,$(call test_programs,$(unit_SRC))): | $(NCCL_SCRIPT) $(BUILD)/cairn-nccl-id
@@ -63,7 +66,7 @@ $(filter %/test_nccl %/test_nccl_id %/test_nccl_library,$(call test_programs,$(u
 $(CUDA_EMU): $(call objects,$(emu_SRC)) $(call archives,device base)
 	$(call say,LINK,$@)mkdir -p $(@D) && $(CC) -shared $(LANGUAGE) $(CFLAGS) $(LINK_FLAGS) $(SHARED_FLAGS) -o $@ $(filter %.o,$^) \
 		$(filter %.a,$^) $(SYSTEM_LIBS)
-$(filter %/test_cuda %/test_cuda_driver %/test_cuda_emu %/test_chunks %/test_slab,$(call test_programs,$(unit_SRC))): | $(CUDA_EMU)
+$(filter %/test_cuda %/test_cuda_driver %/test_cuda_emu %/test_chunks %/test_slab %/test_nvml %/test_gpu_probe,$(call test_programs,$(unit_SRC))): | $(CUDA_EMU)
 
 $(BUILD)/tests/e2e/gpu_trainer: | $(CUDA_EMU)
 
@@ -78,13 +81,17 @@ $(FUZZ): $(BUILD)/%: $(BUILD)/obj/%.o $(BUILD)/obj/tests/fuzz/replay.o $(fuzz_pa
 $(BUILD)/tests/fuzz/seeds: $(call objects,tests/fuzz/seeds.c tests/unit/format_sample.c) $(call archives,format base)
 	$(call link,$(CMOCKA_LIBS) $(PKG_LIBS))
 
+include tests/gpu/module.mk
+
 # What the tests may know: where the build is, and the compiler of the lint scripts.
 export BUILD CC CXX
 TESTS_RUN = tests/run
 
 .PHONY: check-run check-unit check-sim check-fuzz check-e2e check-model check-lint check-headers check-includes
 .PHONY: check-kill check-reattach check-postmortem check-leader check-outage check-flat check-large
-check-run: all $(UNIT) $(SIM) $(FUZZ) $(E2E_HELPERS)
+# gpu_bundle.sh unpacks it; both it and doctor.sh meet the emulated driver.
+E2E_MORE = $(CUDA_EMU) $(if $(filter %/gpu_bundle.sh,$(E2E)),$(GPU_BUNDLE))
+check-run: all $(UNIT) $(SIM) $(FUZZ) $(E2E_HELPERS) $(E2E_MORE)
 	@$(TESTS_RUN) $(UNIT) $(SIM) $(FUZZ) $(LINT) $(MODEL) $(E2E)
 check-unit: $(UNIT)
 	@$(TESTS_RUN) $(UNIT)
@@ -92,7 +99,7 @@ check-sim: all $(SIM)
 	@$(TESTS_RUN) $(SIM)
 check-fuzz: $(FUZZ)
 	@$(TESTS_RUN) $(FUZZ)
-check-e2e: all $(E2E_HELPERS)
+check-e2e: all $(E2E_HELPERS) $(E2E_MORE)
 	@$(TESTS_RUN) $(E2E)
 check-model:
 	@$(TESTS_RUN) $(MODEL)
@@ -123,7 +130,7 @@ check-size: all $(BUILD)/tests/sim/test_size $(BUILD)/tests/unit/test_group_size
 	@SIZE_NODES='$(or $(NODES),1000)' $(BUILD)/tests/unit/test_group_size
 
 .PHONY: check-sanitized check-races
-check-sanitized: all $(UNIT) $(SIM) $(FUZZ) $(E2E_HELPERS)
+check-sanitized: all $(UNIT) $(SIM) $(FUZZ) $(E2E_HELPERS) $(CUDA_EMU)
 	@$(TESTS_RUN) -t 600 $(UNIT) $(SIM) $(FUZZ) $(E2E)
 # The race detector of this compiler does not know the widest address space randomization. Hundreds of
 # starts of all programs are too slow with it; and it takes the calls that cut_interleave, which has one thread,
@@ -164,7 +171,7 @@ fuzz-seeds: $(BUILD)/tests/fuzz/seeds
 
 # ---- style ----
 ROOM_SRC := $(foreach room,$(ROOMS),$($(room)_SRC))
-ALL_SRC := $(ROOM_SRC) $(unit_SRC) $(sim_SRC) $(helper_SRC) $(e2e_SRC) $(bench_SRC) $(fuzz_SRC) $(script_SRC) $(emu_SRC)
+ALL_SRC := $(ROOM_SRC) $(unit_SRC) $(sim_SRC) $(helper_SRC) $(e2e_SRC) $(bench_SRC) $(fuzz_SRC) $(script_SRC) $(emu_SRC) $(gpu_SRC)
 ALL_HDR := $(wildcard $(ROOMS:%=%/*.h) tests/*/*.h tests/*/*/*.h)
 
 .PHONY: tidy tidy-files tidy-rooms format format-check

@@ -52,6 +52,7 @@ int command_doctor(const struct command *self, int argc, char **argv) {
         bool named = store || (environment && *environment);
         store = store_view_default(store);
         doctor_host(&d);
+        doctor_gpu(&d);
         bool host_bad = d.bad;
         d.bad = false;
         doctor_store(&d, store, named);

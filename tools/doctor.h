@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * doctor.h - `cairn doctor`: probes that each report one line: what was found, and what to do about
- * it. doctor.c runs them and prints, doctor_host.c asks about the machine, doctor_store.c about a
- * store. Nothing that a probe makes outlives it.
+ * it. doctor.c runs them and prints, doctor_host.c asks about the machine, doctor_gpu.c about its
+ * GPUs, doctor_store.c about a store. Nothing that a probe makes outlives it.
  */
 #ifndef CAIRN_TOOLS_DOCTOR_H
 #define CAIRN_TOOLS_DOCTOR_H
@@ -26,10 +26,21 @@ void doctor_say(struct doctor *d, enum verdict verdict, const char *probe, const
                 const char *found, ...) __attribute__((format(printf, 5, 6)));
 
 void doctor_host(struct doctor *d);
+void doctor_gpu(struct doctor *d);
 /* `named`: the user gave it; a default one need not exist yet. */
 void doctor_store(struct doctor *d, const char *path, bool named);
 
+/* What `cairnd FLAG` prints, with an end; what comes after `bytes` is dropped. 0, or TIMEOUT: it
+ * did not end in time and was killed, what it had printed is there. `answer` is empty where there
+ * is no cairnd or it cannot start. Nothing that may not work (a ring, a GPU) is touched in this
+ * process. */
+int doctor_ask_cairnd(const char *flag, uint64_t limit_ns, char *answer, size_t bytes);
+
 /* Parts of probes, for tests. */
+/* What `cairnd --probe-gpu` answered, changed by reading; `in_time`: it ended. */
+void doctor_report_gpus(struct doctor *d, char *answer, bool in_time, const char *device_folder);
+/* Whether the daemon that lets processes share a GPU is there. */
+void doctor_report_mps(struct doctor *d);
 /* What `cairnd --probe` answered. */
 void doctor_report_ring(struct doctor *d, const char *json);
 /* The lowest limit that a cgroup at `path` ("/a/b") or one above it sets, beneath the mount `root`;

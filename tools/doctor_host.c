@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The machine: kernel, io_uring, memory, limits, agent, driver.
+ * The machine: kernel, io_uring, memory, limits, agent.
  */
 #include "tools/doctor.h"
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/limits.h"
 #include "format/wire.h"
 #include "tools/agent_call.h"
 #include "tools/agent_process.h"
 #include "tools/store_view.h"
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +26,8 @@
 #include <sys/utsname.h>
 #include <sys/wait.h>
 
-enum { ANSWER_BYTES = 2048, DEPTH_MAX = 32 };
+enum { ANSWER_BYTES = 2048, DEPTH_MAX = 32, REAP_TURNS = 1000 };
+#define RING_PROBE_NS (30 * NSEC_PER_SEC)
 #define OPEN_FILES_WANTED 1024
 #define SHM_BYTES_WANTED (1 * GiB)
 #define MEMORY_BYTES_WANTED (1 * GiB)
@@ -49,6 +52,63 @@ static void probe_kernel(struct doctor *d) {
         doctor_say(d, major >= 6 ? VERDICT_GOOD : VERDICT_WEAK, "kernel",
                    "Linux 6.0 or newer is what Cairn is tested with", "%s %s", u.sysname,
                    u.release);
+}
+
+/* ---- what is asked of a process of its own ---- */
+
+/* Up to its end; a pipe of which somebody else holds the other end is left at the deadline. */
+static int read_until(int fd, uint64_t deadline_ns, char *answer, size_t bytes, size_t *used) {
+        for (;;) {
+                struct pollfd p = {.fd = fd, .events = POLLIN};
+                char dropped[256];
+                uint64_t now_ns = clock_now(&clock_system);
+                if (now_ns >= deadline_ns)
+                        return CAIRN_ERR_TIMEOUT;
+                if (poll(&p, 1, (int) ((deadline_ns - now_ns) / NSEC_PER_MSEC) + 1) <= 0)
+                        continue;
+                bool full = *used + 1 >= bytes;
+                ssize_t n = full ? read(fd, dropped, sizeof dropped)
+                                 : read(fd, answer + *used, bytes - 1 - *used);
+                if (n == 0 || (n < 0 && errno != EINTR))
+                        return 0;
+                if (n > 0 && !full)
+                        *used += (size_t) n;
+        }
+}
+
+/* One that a driver holds in the kernel does not die: it is left to init. */
+static void end_child(pid_t pid, bool late) {
+        if (!late) {
+                (void) waitpid(pid, NULL, 0);
+                return;
+        }
+        (void) kill(pid, SIGKILL);
+        for (int turn = 0; turn < REAP_TURNS && waitpid(pid, NULL, WNOHANG) == 0; turn++)
+                clock_system.sleep_ns(clock_system.context, NSEC_PER_MSEC);
+}
+
+int doctor_ask_cairnd(const char *flag, uint64_t limit_ns, char *answer, size_t bytes) {
+        char program[PATH_MAX];
+        uint64_t deadline_ns = clock_now(&clock_system) + limit_ns;
+        int ends[2];
+        size_t used = 0;
+        answer[0] = '\0';
+        if (agent_process_find("cairnd", program, sizeof program, NULL) < 0 ||
+            pipe2(ends, O_CLOEXEC) < 0)
+                return 0;
+        pid_t pid = fork();
+        if (pid == 0) {
+                (void) dup2(ends[1], STDOUT_FILENO);
+                (void) execl(program, "cairnd", flag, (char *) NULL);
+                _exit(status_exit_code(CAIRN_ERR_UNREACHABLE));
+        }
+        (void) close(ends[1]);
+        int r = pid < 0 ? 0 : read_until(ends[0], deadline_ns, answer, bytes, &used);
+        (void) close(ends[0]);
+        answer[used] = '\0';
+        if (pid > 0)
+                end_child(pid, r < 0);
+        return r;
 }
 
 /* ---- io_uring ---- */
@@ -104,30 +164,13 @@ void doctor_report_ring(struct doctor *d, const char *json) {
 /* Only the agent touches io_uring, so it is asked. */
 static void probe_ring(struct doctor *d) {
         struct cairn_error e = CAIRN_ERROR_INIT;
-        char program[PATH_MAX], text[1024], answer[ANSWER_BYTES] = "";
-        int ends[2];
-        size_t used = 0;
+        char program[PATH_MAX], text[1024], answer[ANSWER_BYTES];
         if (agent_process_find("cairnd", program, sizeof program, &e) < 0) {
                 doctor_say(d, VERDICT_BAD, "cairnd", "install Cairn completely", "%s",
                            error_format(&e, text, sizeof text));
                 return;
         }
-        if (pipe2(ends, O_CLOEXEC) < 0)
-                return;
-        pid_t pid = fork();
-        if (pid == 0) {
-                (void) dup2(ends[1], STDOUT_FILENO);
-                (void) execl(program, "cairnd", "--probe", (char *) NULL);
-                _exit(status_exit_code(CAIRN_ERR_UNREACHABLE));
-        }
-        (void) close(ends[1]);
-        for (ssize_t n; used + 1 < sizeof answer &&
-                        (n = read(ends[0], answer + used, sizeof answer - 1 - used)) > 0;)
-                used += (size_t) n;
-        (void) close(ends[0]);
-        answer[used] = '\0';
-        if (pid > 0)
-                (void) waitpid(pid, NULL, 0);
+        (void) doctor_ask_cairnd("--probe", RING_PROBE_NS, answer, sizeof answer);
         doctor_report_ring(d, answer);
 }
 
@@ -241,7 +284,7 @@ static void probe_memory(struct doctor *d) {
                    "logind's setting does not matter: memory is in memfds, not in /dev/shm");
 }
 
-/* ---- agent and driver ---- */
+/* ---- agent ---- */
 
 static void probe_agent(struct doctor *d) {
         struct cairn_error e = CAIRN_ERROR_INIT;
@@ -271,25 +314,6 @@ static void probe_agent(struct doctor *d) {
                            "%s", error_format(&e, text, sizeof text));
 }
 
-static void probe_driver(struct doctor *d) {
-        void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-        int version = 0;
-        if (!library) {
-                doctor_say(d, VERDICT_GOOD, "NVIDIA driver", NULL, "none (not used yet)");
-                return;
-        }
-        void *symbol = dlsym(library, "cuDriverGetVersion");
-        int (*get_version)(int *);
-        memcpy(&get_version, &symbol, sizeof get_version); /* C has no cast for this */
-        if (get_version && get_version(&version) == 0)
-                doctor_say(d, VERDICT_GOOD, "NVIDIA driver", NULL, "for CUDA %d.%d (not used yet)",
-                           version / 1000, version % 1000 / 10);
-        else
-                doctor_say(d, VERDICT_WEAK, "NVIDIA driver", "see what nvidia-smi says",
-                           "libcuda.so.1 is there but does not answer (not used yet)");
-        (void) dlclose(library);
-}
-
 void doctor_host(struct doctor *d) {
         probe_kernel(d);
         probe_ring(d);
@@ -297,5 +321,4 @@ void doctor_host(struct doctor *d) {
         probe_calls(d);
         probe_memory(d);
         probe_agent(d);
-        probe_driver(d);
 }

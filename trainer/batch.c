@@ -1,25 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "trainer/batch.h"
 
-static void allocate(struct batch *b, const struct model *m, float dropout, float *running) {
+static void allocate(struct batch *b, struct compute *c, const struct model *m, float dropout,
+                     float *running) {
         size_t tokens = (size_t) (b->micro * b->context);
 
         b->inputs = malloc(tokens * sizeof(*b->inputs));
         b->targets = malloc(tokens * sizeof(*b->targets));
         b->is_ready = b->inputs && b->targets &&
-                      network_init(&b->network, m, (size_t) b->micro, (size_t) b->context,
+                      network_init(&b->network, c, m, (size_t) b->micro, (size_t) b->context,
                                    (double) dropout, NULL) == 0;
+        b->network.compute = c;
         b->network.model = m;
         b->network.dropout = dropout;
         b->network.running = running;
 }
 
-void batch_init(struct batch *b, const struct model *m, const struct settings *s, float *running) {
+void batch_init(struct batch *b, struct compute *c, const struct model *m, const struct settings *s,
+                float *running) {
         *b = (struct batch){.local = s->batch * s->accumulate,
                             .full = s->batch,
                             .micro = s->batch,
                             .context = s->context};
-        allocate(b, m, (float) s->dropout, running);
+        allocate(b, c, m, (float) s->dropout, running);
 }
 
 void batch_done(struct batch *b) {
@@ -41,6 +44,6 @@ bool batch_shrink(struct batch *b) {
         b->micro /= 2;
         while (b->full % b->micro)
                 b->micro--;
-        allocate(b, old.model, old.dropout, old.running);
+        allocate(b, old.compute, old.model, old.dropout, old.running);
         return true;
 }

@@ -3,7 +3,7 @@
  * batch.h - the samples that a rank computes at a time: the network's activations for a
  * micro-batch, and the tokens that go in.
  *
- *     batch_init(&b, &model, &settings, running);
+ *     batch_init(&b, compute, &model, &settings, running);
  *     if (!b.is_ready) batch_shrink(&b);            // memory is short: as often as need be
  *     ... b.network, b.inputs, b.targets ...
  *     batch_done(&b);
@@ -28,7 +28,8 @@ struct batch {
 };
 
 /* running: network.h. Where memory is short is_ready stays false. */
-void batch_init(struct batch *b, const struct model *m, const struct settings *s, float *running);
+void batch_init(struct batch *b, struct compute *c, const struct model *m, const struct settings *s,
+                float *running);
 void batch_done(struct batch *b);
 /* Half as large or less. False: it is one sample already. */
 bool batch_shrink(struct batch *b);

@@ -1,17 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "trainer/checkpoint.h"
-#include "trainer/matmul.h"
-#include <gnu/libc-version.h>
 #include <inttypes.h>
 
-int checkpoint_open(struct checkpoint *cp, const struct settings *s) {
+int checkpoint_open(struct checkpoint *cp, const struct settings *s,
+                    const struct compute *compute) {
         struct cairn_options options = CAIRN_OPTIONS_INIT;
 
         *cp = (struct checkpoint){.session.size = sizeof(cp->session),
                                   .report.size = sizeof(cp->report)};
         options.run = s->run;
         options.without_checkpoints = s->without_checkpoints;
+        if (compute->ordinal >= 0) {
+                options.device = CAIRN_DEVICE_CUDA;
+                options.device_ordinal = compute->ordinal;
+        }
         TRY(cairn_open(&options, &cp->cairn));
+        if (compute->ordinal >= 0)
+                TRY(cairn_set_stream(cp->cairn, compute->ops->queue(compute)));
         return cairn_session(cp->cairn, &cp->session);
 }
 
@@ -46,7 +51,7 @@ static int describe_one(const char *key, const char *value, void *argument) {
 /* What must be equal on resume (config, data), and what the bits of a result depend on (numerics).
  */
 static int describe(struct cairn *c, const struct settings *s, const struct corpus *corpus,
-                    const char *collectives) {
+                    const struct compute *compute, const char *collectives) {
         char text[64];
 
         TRY(settings_each(s, describe_one, c));
@@ -58,17 +63,13 @@ static int describe(struct cairn *c, const struct settings *s, const struct corp
         TRY(cairn_describe(c, "data.train_samples", text));
         TRY(cairn_describe(c, "model.architecture", "gpt2"));
         TRY(cairn_describe(c, "optimizer.name", "adamw"));
-        TRY(cairn_describe(c, "numerics.backend", "cpu"));
         TRY(cairn_describe(c, "numerics.collectives", collectives));
-        TRY(cairn_describe(c, "numerics.blas", matmul_library()));
-        TRY(cairn_describe(c, "numerics.core", matmul_core()));
-        TRY(cairn_describe(c, "numerics.libc", gnu_get_libc_version()));
-        return cairn_describe(c, "numerics.compiler", __VERSION__);
+        return compute->ops->describe(compute, describe_one, c);
 }
 
 int checkpoint_restore(struct checkpoint *cp, const struct settings *s, const struct corpus *corpus,
                        struct state *st, const char *collectives) {
-        TRY(describe(cp->cairn, s, corpus, collectives));
+        TRY(describe(cp->cairn, s, corpus, st->compute, collectives));
         TRY(state_declare(st, cp->cairn));
         TRY(cairn_seal(cp->cairn));
         TRY(cairn_restore(cp->cairn, &cp->report));

@@ -3,7 +3,7 @@
  * checkpoint.h - all that the trainer does with libcairn, in the order of a run. checkpoint.c is
  * the example to follow when another trainer is connected.
  *
- *     checkpoint_open(&cp, &settings);            // what did the operator decide?
+ *     checkpoint_open(&cp, &settings, compute);   // what did the operator decide?
  *     checkpoint_override(&cp, &settings, &error);
  *     checkpoint_restore(&cp, &settings, &corpus, &state, "gloo");
  *     loop: checkpoint_update_begin, all stores of the update, checkpoint_update_end
@@ -28,7 +28,8 @@ struct checkpoint {
         uint64_t reported; /* bit -status */
 };
 
-int checkpoint_open(struct checkpoint *cp, const struct settings *s);
+/* compute: whose memory the state will be in. */
+int checkpoint_open(struct checkpoint *cp, const struct settings *s, const struct compute *compute);
 int checkpoint_override(struct checkpoint *cp, struct settings *s, struct cairn_error *reterr);
 /* collectives: what sums over ranks are made by. */
 int checkpoint_restore(struct checkpoint *cp, const struct settings *s, const struct corpus *corpus,

@@ -3,18 +3,22 @@
 #include "base/cleanup.h"
 #include <errno.h>
 
-static double batch_loss(struct batch *b, const struct weights *w, const struct corpus *c,
-                         int64_t index) {
+static int batch_loss(struct batch *b, const struct weights *w, const struct corpus *c,
+                      int64_t index, double *ret, struct cairn_error *reterr) {
         struct network_pass pass = {.training = false};
         int64_t parts = b->full / b->micro;
         double sum = 0.0;
+        float loss;
 
         for (int64_t i = 0; i < parts; i++) {
                 corpus_eval_batch(c, b->inputs, b->targets, (uint64_t) (index * parts + i),
                                   (uint64_t) b->micro, (uint64_t) b->context);
-                sum += (double) network_forward(&b->network, w, b->inputs, b->targets, &pass);
+                network_forward(&b->network, w, b->inputs, b->targets, &pass);
+                TRY(network_loss(&b->network, &loss, reterr));
+                sum += (double) loss;
         }
-        return sum / (double) parts;
+        *ret = sum / (double) parts;
+        return 0;
 }
 
 int evaluate_loss(struct group *g, struct batch *b, const struct weights *w, const struct corpus *c,
@@ -26,7 +30,7 @@ int evaluate_loss(struct group *g, struct batch *b, const struct weights *w, con
         if (!losses)
                 return error_set_errno(reterr, ENOMEM, "evaluate", "losses");
         for (size_t i = g->rank; i < (size_t) batches; i += world) {
-                losses[g->rank * each + i / world] = batch_loss(b, w, c, (int64_t) i);
+                TRY(batch_loss(b, w, c, (int64_t) i, &losses[g->rank * each + i / world], reterr));
                 group_keepalive(g);
         }
         TRY(group_spread(g, losses, each * sizeof(*losses), reterr));

@@ -16,8 +16,32 @@ static bool is_short_on_purpose(const struct train *t, int64_t step) {
         return step == t->settings.oom_step && t->batch.micro == t->batch.full;
 }
 
-/* False: memory is short. */
-static bool compute(struct train *t, int64_t step, double *ret_loss) {
+/* A rehearsal: the first element of the gradient becomes this. */
+static void spoil(struct train *t, float value) {
+        t->compute->ops->upload(t->compute, t->gradient_block, &value, sizeof(value));
+}
+
+static int short_of_memory(struct cairn_error *reterr) {
+        return error_set(reterr, CAIRN_ERR_NOMEM, "compute gradient", "micro-batch",
+                         "memory is short");
+}
+
+static int compute_part(struct train *t, const struct network_pass *pass, float scale,
+                        double *ret_loss, struct cairn_error *reterr) {
+        struct batch *b = &t->batch;
+        float loss;
+
+        corpus_batch(&t->corpus, b->inputs, b->targets, pass->sample, (uint64_t) b->micro,
+                     (uint64_t) b->context);
+        network_forward(&b->network, &t->weights, b->inputs, b->targets, pass);
+        network_backward(&b->network, &t->weights, &t->gradients, scale);
+        TRY(network_loss(&b->network, &loss, reterr));
+        *ret_loss += (double) loss;
+        return 0;
+}
+
+/* NOMEM: memory is short for these micro-batches. */
+static int compute(struct train *t, int64_t step, double *ret_loss, struct cairn_error *reterr) {
         const struct settings *s = &t->settings;
         struct batch *b = &t->batch;
         struct network_pass pass = {
@@ -26,27 +50,23 @@ static bool compute(struct train *t, int64_t step, double *ret_loss) {
         double parts = (double) (batch_count(b) * t->group.world);
 
         if (!b->is_ready)
-                return false;
-        memset(t->gradient_block, 0, t->state.shard.whole * sizeof(float));
+                return short_of_memory(reterr);
+        t->compute->ops->zero(t->compute, t->gradient_block, t->state.shard.whole * sizeof(float));
         *ret_loss = 0.0;
         for (int64_t done = 0; done < b->local; done += b->micro) {
                 if (is_short_on_purpose(t, step) && done + b->micro == b->local)
-                        return false;
+                        return short_of_memory(reterr);
                 pass.sample = (uint64_t) (first + done);
                 if (done == 0 && step == s->stall_step)
                         train_stall(t, s->stall_ms);
-                corpus_batch(&t->corpus, b->inputs, b->targets, pass.sample, (uint64_t) b->micro,
-                             (uint64_t) b->context);
-                *ret_loss += (double) network_forward(&b->network, &t->weights, b->inputs,
-                                                      b->targets, &pass);
-                network_backward(&b->network, &t->weights, &t->gradients, b->inputs, b->targets,
-                                 (float) (t->state.loss_scale / parts));
+                TRY(compute_part(t, &pass, (float) (t->state.loss_scale / parts), ret_loss,
+                                 reterr));
         }
         if (step == s->overflow_step)
-                t->gradient_block[0] = INFINITY;
+                spoil(t, INFINITY);
         if (s->nan_step > 0 && step >= s->nan_step)
-                t->gradient_block[0] = NAN;
-        return true;
+                spoil(t, NAN);
+        return 0;
 }
 
 /* Together: each rank heard the same, so each does the same. */
@@ -75,7 +95,12 @@ static int settle(struct train *t, int64_t step, bool computes, struct report *a
         for (;;) {
                 uint32_t rank = 0;
                 *own = (struct report){0};
-                own->is_short = computes ? !compute(t, step, &own->loss) : !t->batch.is_ready;
+                int r = computes            ? compute(t, step, &own->loss, reterr)
+                        : t->batch.is_ready ? 0
+                                            : CAIRN_ERR_NOMEM;
+                if (r < 0 && r != CAIRN_ERR_NOMEM)
+                        return r;
+                own->is_short = r == CAIRN_ERR_NOMEM;
                 TRY(group_spread(&t->group, all, sizeof(*all), reterr));
                 while (rank < t->group.world && !all[rank].is_short)
                         rank++;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cairn-train: trains a small GPT on the CPU; continues after a crash bit for bit.
+ * cairn-train: trains a small GPT on the CPU or a GPU; continues after a crash bit for bit.
  */
 #include "base/io.h"
 #include "trainer/stop.h"
 #include "trainer/train.h"
+#include <unistd.h>
 
 static int fail(const struct cairn_error *e, const struct train *t, int code) {
         char text[1200], rank[32] = "";
@@ -34,6 +35,8 @@ int main(int argc, char **argv) {
         if (train_init(&train, &settings, &code, &error) >= 0)
                 code = train_run(&train, &error);
         code = fail(&error, &train, code);
+        if (train.compute && train.compute->is_lost)
+                _exit(code); /* whatever would be freed waits for the device */
         train_done(&train);
         return code;
 }

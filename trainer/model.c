@@ -97,18 +97,18 @@ void model_done(struct model *m) {
         m->tensor = NULL;
 }
 
-void model_view(const struct model *m, struct weights *w, struct layer_weights *layer,
-                float *block) {
-        float *pointer[LAYER_TENSORS];
+void model_view(const struct model *m, struct weights *w, struct layer_weights *layer, void *block,
+                size_t element_bytes) {
+        void *pointer[LAYER_TENSORS];
 
         for (size_t i = 0; i < OUTER_TENSORS; i++)
-                pointer[i] = block + m->tensor[i].offset;
+                pointer[i] = (char *) block + m->tensor[i].offset * element_bytes;
         memcpy(&w->outer, pointer, sizeof(w->outer));
         w->layer = layer;
         for (size_t l = 0; l < m->layers; l++) {
+                const struct model_tensor *t = &m->tensor[OUTER_TENSORS + l * LAYER_TENSORS];
                 for (size_t i = 0; i < LAYER_TENSORS; i++)
-                        pointer[i] =
-                                block + m->tensor[OUTER_TENSORS + l * LAYER_TENSORS + i].offset;
+                        pointer[i] = (char *) block + t[i].offset * element_bytes;
                 memcpy(&layer[l], pointer, sizeof(layer[l]));
         }
 }
@@ -125,22 +125,19 @@ static void normal_pair(uint64_t seed, uint32_t tensor, uint64_t pair, double re
         ret[1] = radius * sin(angle);
 }
 
-void model_initialise(const struct model *m, float *block, uint64_t seed) {
-        for (size_t i = 0; i < m->tensor_count; i++) {
-                const struct model_tensor *t = &m->tensor[i];
-                enum start start = row_of(i)->start;
-                float *x = block + t->offset;
-                double pair[2] = {0, 0};
-                /* 2L additions go into the residual stream. */
-                double deviation = start == NORMAL ? 0.02 : 0.02 / sqrt(2.0 * (double) m->layers);
-                for (size_t j = 0; j < t->count; j++) {
-                        if (start == ZEROS || start == ONES) {
-                                x[j] = start == ONES ? 1.0f : 0.0f;
-                        } else {
-                                if (j % 2 == 0)
-                                        normal_pair(seed, (uint32_t) i, j / 2, pair);
-                                x[j] = (float) (deviation * pair[j % 2]);
-                        }
+void model_initialise(const struct model *m, size_t tensor, float *x, uint64_t seed) {
+        enum start start = row_of(tensor)->start;
+        double pair[2] = {0, 0};
+        /* 2L additions go into the residual stream. */
+        double deviation = start == NORMAL ? 0.02 : 0.02 / sqrt(2.0 * (double) m->layers);
+
+        for (size_t j = 0; j < m->tensor[tensor].count; j++) {
+                if (start == ZEROS || start == ONES) {
+                        x[j] = start == ONES ? 1.0f : 0.0f;
+                } else {
+                        if (j % 2 == 0)
+                                normal_pair(seed, (uint32_t) tensor, j / 2, pair);
+                        x[j] = (float) (deviation * pair[j % 2]);
                 }
         }
 }

@@ -4,9 +4,9 @@
  * normalisation before each half of a block, GELU, output tied to the token embedding).
  * Symbols everywhere: B batch, T time, C width, V vocabulary, L layers, P positions.
  *
- * All parameters lie in one block of floats (or of bf16) in the order of the table; each starts at
- * a multiple of 64 elements, so alignment, and with it the order of additions in BLAS, is the same
- * in every process. A struct weights is a view of one such block.
+ * All parameters lie in one block of floats (or of bf16, or f16) in the order of the table; each
+ * starts at a multiple of 64 elements, so alignment, and with it the order of additions in BLAS, is
+ * the same in every process. A struct weights is a view of one such block, of whatever type.
  */
 #ifndef CAIRN_TRAINER_MODEL_H
 #define CAIRN_TRAINER_MODEL_H
@@ -15,28 +15,28 @@
 #include <stdbool.h>
 
 struct layer_weights {
-        float *ln1_weight;     /* (C) */
-        float *ln1_bias;       /* (C) */
-        float *qkv_weight;     /* (3C, C) */
-        float *qkv_bias;       /* (3C) */
-        float *project_weight; /* (C, C) */
-        float *project_bias;   /* (C) */
-        float *ln2_weight;     /* (C) */
-        float *ln2_bias;       /* (C) */
-        float *up_weight;      /* (4C, C) */
-        float *up_bias;        /* (4C) */
-        float *down_weight;    /* (C, 4C) */
-        float *down_bias;      /* (C) */
+        void *ln1_weight;     /* (C) */
+        void *ln1_bias;       /* (C) */
+        void *qkv_weight;     /* (3C, C) */
+        void *qkv_bias;       /* (3C) */
+        void *project_weight; /* (C, C) */
+        void *project_bias;   /* (C) */
+        void *ln2_weight;     /* (C) */
+        void *ln2_bias;       /* (C) */
+        void *up_weight;      /* (4C, C) */
+        void *up_bias;        /* (4C) */
+        void *down_weight;    /* (C, 4C) */
+        void *down_bias;      /* (C) */
 };
-enum { LAYER_TENSORS = sizeof(struct layer_weights) / sizeof(float *) };
+enum { LAYER_TENSORS = sizeof(struct layer_weights) / sizeof(void *) };
 
 struct outer_weights {
-        float *wte;       /* (V, C) */
-        float *wpe;       /* (P, C) */
-        float *ln_weight; /* (C), of the last normalisation */
-        float *ln_bias;   /* (C) */
+        void *wte;       /* (V, C) */
+        void *wpe;       /* (P, C) */
+        void *ln_weight; /* (C), of the last normalisation */
+        void *ln_bias;   /* (C) */
 };
-enum { OUTER_TENSORS = sizeof(struct outer_weights) / sizeof(float *) };
+enum { OUTER_TENSORS = sizeof(struct outer_weights) / sizeof(void *) };
 
 struct weights {
         struct outer_weights outer;
@@ -64,9 +64,9 @@ int model_init(struct model *m, size_t layers, size_t heads, size_t width, size_
 void model_done(struct model *m);
 
 /* layer: caller's array of m->layers. */
-void model_view(const struct model *m, struct weights *w, struct layer_weights *layer,
-                float *block);
-/* GPT-2's initialisation, a pure function of the seed. */
-void model_initialise(const struct model *m, float *block, uint64_t seed);
+void model_view(const struct model *m, struct weights *w, struct layer_weights *layer, void *block,
+                size_t element_bytes);
+/* GPT-2's initialisation of one tensor (x: its elements), a pure function of the seed. */
+void model_initialise(const struct model *m, size_t tensor, float *x, uint64_t seed);
 
 #endif

@@ -39,8 +39,8 @@ static const struct option options[] = {
         {"heads", INTEGER, SETTINGS_CONFIG, AT(heads), 1, 256, "4", NULL, "heads of attention"},
         {"width", INTEGER, SETTINGS_CONFIG, AT(width), 1, 16384, "64", NULL,
          "channels; a multiple of --heads"},
-        {"dtype", CHOICE, SETTINGS_CONFIG, AT(dtype), 0, 0, "fp32", "fp32|bf16",
-         "weights; bf16 ones have fp32 masters"},
+        {"dtype", CHOICE, SETTINGS_CONFIG, AT(dtype), 0, 0, "fp32", "fp32|bf16|fp16",
+         "weights; narrow ones have fp32 masters"},
         {"vocab", CHOICE, SETTINGS_CONFIG, AT(vocabulary), 0, 0, "byte", "byte|char",
          "256 bytes, or the characters that occur"},
         {"data", FILES, SETTINGS_LOCAL, AT(data), 0, 0, NULL, NULL,
@@ -67,8 +67,8 @@ static const struct option options[] = {
          "probability to drop"},
         {"ema", REAL, SETTINGS_CONFIG, AT(ema), 0, 0.9999999, "0", NULL,
          "decay of averaged weights (0: none)"},
-        {"loss-scale", SCALE, SETTINGS_CONFIG, AT(loss_scale), 0x1p-24, 0x1p24, "off", NULL,
-         "off, dynamic or a number"},
+        {"loss-scale", SCALE, SETTINGS_CONFIG, AT(loss_scale), 0x1p-24, 0x1p24, "auto", NULL,
+         "off, dynamic or a number (auto: dynamic for fp16, else off)"},
         {"loss-scale-growth", INTEGER, SETTINGS_CONFIG, AT(loss_scale_growth), 1, BIG, "200", NULL,
          "good steps until a dynamic scale doubles"},
         {"eval-every", INTEGER, SETTINGS_FREE, AT(eval_every), 0, BIG, "0", NULL,
@@ -81,6 +81,14 @@ static const struct option options[] = {
          "of training over all restarts (0: any)"},
         {"stop-at", INTEGER, SETTINGS_LOCAL, AT(stop_at), 0, BIG, "0", NULL,
          "save and leave after this step; the run is not finished (0: never)"},
+        {"device", TEXT, SETTINGS_FREE, AT(device), 0, 0, "cpu", NULL,
+         "cpu, cuda (the GPU of the rank's number on its node) or cuda:N"},
+        {"device-timeout", REAL, SETTINGS_LOCAL, AT(device_timeout), 1, 1e6, "300", NULL,
+         "seconds that a GPU may take for a micro-batch or an update"},
+        {"tf32", SWITCH, SETTINGS_LOCAL, AT(tf32), 0, 0, NULL, NULL,
+         "cuda: products of fp32 by TF32, faster and less exact"},
+        {"collectives", CHOICE, SETTINGS_LOCAL, AT(collectives), 0, 0, "auto", "auto|gloo|nccl",
+         "between ranks (auto: nccl on GPUs, else gloo)"},
         {"log", TEXT, SETTINGS_FREE, AT(log), 0, 0, NULL, NULL,
          "JSON lines (default: log.jsonl in the run's folder)"},
         {"run", TEXT, SETTINGS_LOCAL, AT(run), 0, 0, NULL, NULL, "name (default $CAIRN_RUN)"},
@@ -189,8 +197,8 @@ static int set_choice(int64_t *field, const struct option *o, const char *value,
 
 static int set_scale(double *field, const struct option *o, const char *value,
                      struct cairn_error *reterr) {
-        if (!strcmp(value, "off") || !strcmp(value, "dynamic")) {
-                *field = value[0] == 'o' ? 0 : -1;
+        if (!strcmp(value, "off") || !strcmp(value, "dynamic") || !strcmp(value, "auto")) {
+                *field = value[0] == 'o' ? 0 : value[0] == 'd' ? -1 : NAN;
                 return 0;
         }
         TRY(set_number(field, o, value, reterr));
@@ -328,6 +336,8 @@ int settings_check(struct settings *s, struct cairn_error *reterr) {
                 return refuse_named("width", "is not a multiple of --heads; change one of them",
                                     reterr);
         TRY(check_batches(s, reterr));
+        if (isnan(s->loss_scale)) /* small gradients are zeros in fp16 */
+                s->loss_scale = s->dtype == DTYPE_FP16 ? -1 : 0;
         if (s->min_lr > s->lr)
                 return refuse_named("min-lr", "is above --lr; lower it or raise --lr", reterr);
         if (s->batchnorm_wrong)
@@ -346,6 +356,14 @@ void settings_rehearse_on(struct settings *s, uint32_t rank) {
         s->stall_step = s->stall_ms = s->eval_stall_ms = s->step_ms = 0;
         s->update_stall_step = s->update_stall_ms = 0;
         s->overflow_step = s->nan_step = s->oom_step = 0;
+}
+
+const char *settings_collectives(const struct settings *s) {
+        bool on_gpu = !strncmp(s->device, "cuda", strlen("cuda"));
+
+        if (s->collectives == COLLECTIVES_AUTO)
+                return on_gpu ? "nccl" : "gloo";
+        return s->collectives == COLLECTIVES_NCCL ? "nccl" : "gloo";
 }
 
 void settings_done(struct settings *s) {
@@ -370,7 +388,7 @@ static const char *format_value(const struct settings *s, const struct option *o
                 number = *(const double *) field;
                 if (number > 0)
                         (void) snprintf(buf, bytes, "%.17g", number);
-                return number > 0 ? buf : number < 0 ? "dynamic" : "off";
+                return number > 0 ? buf : number < 0 ? "dynamic" : isnan(number) ? "auto" : "off";
         case CHOICE:
                 for (int64_t i = 0; i < *(const int64_t *) field; i++)
                         choice += strcspn(choice, "|") + 1;

@@ -24,7 +24,8 @@
 enum { SETTINGS_FILES_MAX = 256 };
 
 enum settings_decay { DECAY_LINEAR, DECAY_COSINE, DECAY_CONSTANT };
-enum settings_dtype { DTYPE_FP32, DTYPE_BF16 };
+enum settings_dtype { DTYPE_FP32, DTYPE_BF16, DTYPE_FP16 };
+enum settings_collectives { COLLECTIVES_AUTO, COLLECTIVES_GLOO, COLLECTIVES_NCCL };
 enum settings_vocabulary { VOCABULARY_BYTE, VOCABULARY_CHAR };
 
 struct settings_files {
@@ -47,14 +48,17 @@ struct settings {
         double lr, min_lr;
         /* optimizer */
         double weight_decay, beta1, beta2, epsilon, clip, dropout, ema;
-        double loss_scale; /* 0: off; negative: dynamic; else the scale */
+        double loss_scale; /* 0: off; negative: dynamic; else the scale; NaN: not said yet */
         int64_t loss_scale_growth;
         /* ends and evaluation */
         int64_t eval_every, eval_batches, patience, stop_at;
         double max_seconds;
         /* surroundings */
+        const char *device; /* compute.h */
         const char *log, *run, *interface;
-        int64_t threads;
+        int64_t threads, collectives;
+        double device_timeout;
+        bool tf32;
         double save_timeout, bootstrap_timeout, collective_timeout;
         bool without_checkpoints, quiet;
         /* rehearsals: what goes wrong in real training, on purpose and at a known step */
@@ -95,5 +99,11 @@ int settings_each(const struct settings *s,
 /* The name of the option that a key describes, NULL if none. */
 const char *settings_option_of_key(const char *key);
 void settings_help(FILE *out);
+
+static inline enum cairn_dtype settings_dtype(const struct settings *s) {
+        return s->dtype == DTYPE_BF16 ? CAIRN_BF16 : s->dtype == DTYPE_FP16 ? CAIRN_F16 : CAIRN_F32;
+}
+/* "gloo" or "nccl" */
+const char *settings_collectives(const struct settings *s);
 
 #endif

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "trainer/state.h"
+#include "base/cleanup.h"
 #include "kernels/cast.h"
+#include <errno.h>
 #include <math.h>
 
 #define LOSS_SCALE_FIRST 65536.0
@@ -21,8 +23,8 @@ static int allocate_blocks(struct state *st, struct cairn *c, bool has_running,
                            struct cairn_error *reterr) {
         size_t part = st->shard.count;
 
-        TRY(allocate(c, st->shard.whole, st->is_bf16 ? 2 : 4, &st->parameters, reterr));
-        if (st->is_bf16)
+        TRY(allocate(c, st->shard.whole, state_element_bytes(st), &st->parameters, reterr));
+        if (state_is_narrow(st))
                 TRY(allocate(c, part, 4, &st->masters, reterr));
         TRY(allocate(c, part, 4, &st->moment1, reterr));
         TRY(allocate(c, part, 4, &st->moment2, reterr));
@@ -34,44 +36,75 @@ static int allocate_blocks(struct state *st, struct cairn *c, bool has_running,
         return 0;
 }
 
-int state_init(struct state *st, struct cairn *c, const struct model *m, const struct settings *s,
-               uint32_t rank, struct cairn_error *reterr) {
+static int make_working_weights(struct state *st, struct cairn_error *reterr) {
+        struct compute *c = st->compute;
+
+        st->working_is_own = st->dtype != c->type;
+        st->working = st->parameters;
+        if (!st->working_is_own)
+                return 0;
+        return c->ops->allocate(c, st->shard.whole * (c->type == CAIRN_F32 ? 4 : 2), &st->working,
+                                reterr);
+}
+
+/* Tensor by tensor, made here and rounded to what the parameters are. */
+static int set_first_values(struct state *st, uint64_t seed, struct cairn_error *reterr) {
+        const struct model *m = st->model;
+        struct compute *c = st->compute;
+        size_t largest = 0;
+
+        for (size_t i = 0; i < m->tensor_count; i++)
+                largest = m->tensor[i].count > largest ? m->tensor[i].count : largest;
+        _cleanup_free_ float *x = malloc(largest * sizeof(*x));
+        if (!x)
+                return error_set_errno(reterr, ENOMEM, "allocate state", "first values");
+        for (size_t i = 0; i < m->tensor_count; i++) {
+                const struct model_tensor *t = &m->tensor[i];
+                size_t bytes = state_element_bytes(st);
+                model_initialise(m, i, x, seed);
+                if (state_is_narrow(st)) /* in place: what is written lies behind what is read */
+                        for (size_t k = 0; k < t->count; k++)
+                                ((uint16_t *) (void *) x)[k] = st->dtype == CAIRN_BF16
+                                                                       ? cast_bf16_of_f32(x[k])
+                                                                       : cast_f16_of_f32(x[k]);
+                c->ops->upload(c, (char *) st->parameters + t->offset * bytes, x, t->count * bytes);
+        }
+        return 0;
+}
+
+static double first_scale(const struct settings *s) {
+        return s->loss_scale < 0 ? LOSS_SCALE_FIRST : s->loss_scale == 0 ? 1.0 : s->loss_scale;
+}
+
+int state_init(struct state *st, struct cairn *c, struct compute *compute, const struct model *m,
+               const struct settings *s, uint32_t rank, struct cairn_error *reterr) {
         int r;
 
         *st = (struct state){
                 .model = m,
-                .is_bf16 = s->dtype == DTYPE_BF16,
+                .compute = compute,
+                .dtype = settings_dtype(s),
                 .has_ema = s->ema > 0,
                 .is_sharded = s->zero > 0,
                 .shard = s->zero > 0 ? shard_of(m->block_count, rank, (uint32_t) s->world)
                                      : shard_of(m->block_count, 0, 1),
                 .running_is_wrong = s->batchnorm_wrong,
-                .loss_scale = s->loss_scale < 0    ? LOSS_SCALE_FIRST
-                              : s->loss_scale == 0 ? 1.0
-                                                   : s->loss_scale,
+                .loss_scale = first_scale(s),
                 .data_seed = (uint64_t) s->seed,
                 .dropout_seed = (uint64_t) s->seed,
                 .best_loss = INFINITY,
                 .best_step = -1,
         };
         TRY_GOTO(allocate_blocks(st, c, s->batchnorm_demo, reterr), fail);
+        TRY_GOTO(make_working_weights(st, reterr), fail);
         st->truths = calloc(m->tensor_count, sizeof(*st->truths));
-        st->compute_is_own = st->is_bf16;
-        st->compute = st->is_bf16 ? aligned_alloc(256, st->shard.whole * sizeof(float))
-                                  : (float *) st->parameters;
-        if (!st->truths || !st->compute) {
-                r = error_set(reterr, CAIRN_ERR_NOMEM, "allocate state", "weights",
-                              "%zu MiB of memory are not free; give a smaller --width",
-                              m->block_count * sizeof(float) >> 20);
+        r = st->truths ? set_first_values(st, (uint64_t) s->seed, reterr)
+                       : error_set_errno(reterr, ENOMEM, "allocate state", "steps");
+        if (r < 0)
                 goto fail;
-        }
-        memset(st->compute, 0,
-               st->shard.whole * sizeof(float)); /* what lies between tensors, too */
-        model_initialise(m, st->compute, (uint64_t) s->seed);
-        if (st->is_bf16)
-                cast_f32_to_bf16(st->parameters, st->compute, m->block_count);
         state_begin_update(st);
         state_restored(st);
+        TRY_GOTO(compute->ops->finish(compute, reterr), fail);
         return 0;
 fail:
         state_done(st);
@@ -82,25 +115,29 @@ void state_done(struct state *st) {
         if (!st)
                 return;
         free(st->truths);
-        if (st->compute_is_own)
-                free(st->compute);
+        if (st->working_is_own && st->working)
+                st->compute->ops->release(st->compute, st->working);
         st->truths = NULL;
-        st->compute = NULL;
+        st->working = NULL;
 }
 
 void state_restored(struct state *st) {
-        if (st->is_bf16)
-                cast_bf16_to_f32(st->compute, st->parameters, st->shard.whole);
+        struct compute *c = st->compute;
+
+        if (st->working_is_own)
+                c->ops->cast(c, st->working, c->type, st->parameters, st->dtype, st->shard.whole);
 }
 
 void state_begin_update(struct state *st) {
+        struct compute *c = st->compute;
+
         if (st->truths[0] > 0)
                 return;
-        if (st->is_bf16)
-                cast_bf16_to_f32(st->masters, (uint16_t *) st->parameters + st->shard.first,
-                                 st->shard.count);
+        if (state_is_narrow(st))
+                c->ops->cast(c, st->masters, CAIRN_F32, state_own_parameters(st), st->dtype,
+                             st->shard.count);
         if (st->has_ema)
-                memcpy(st->ema, state_weights(st), st->shard.count * sizeof(float));
+                c->ops->copy(c, st->ema, state_weights(st), st->shard.count * sizeof(float));
 }
 
 static int declare(struct cairn *c, const struct model_tensor *t, const char *suffix,
@@ -152,15 +189,14 @@ static int declare_values(struct state *st, struct cairn *c) {
 
 int state_declare(struct state *st, struct cairn *c) {
         const struct model *m = st->model;
-        enum cairn_dtype dtype = st->is_bf16 ? CAIRN_BF16 : CAIRN_F32;
         char name[80];
 
         for (size_t i = 0; i < m->tensor_count; i++) {
                 const struct model_tensor *t = &m->tensor[i];
-                void *data = (char *) st->parameters + t->offset * cairn_dtype_bytes(dtype);
-                TRY(declare(
-                        c, t, "", CAIRN_PARAMETER,
-                        (struct cairn_tensor){.dtype = dtype, .data = data, .replicated = true}));
+                void *data = (char *) st->parameters + t->offset * state_element_bytes(st);
+                TRY(declare(c, t, "", CAIRN_PARAMETER,
+                            (struct cairn_tensor){
+                                    .dtype = st->dtype, .data = data, .replicated = true}));
                 TRY(declare_part(st, c, t, ".master", CAIRN_MASTER, st->masters));
                 TRY(declare_part(st, c, t, ".moment1", CAIRN_MOMENT1, st->moment1));
                 TRY(declare_part(st, c, t, ".moment2", CAIRN_MOMENT2, st->moment2));

@@ -2,11 +2,9 @@
 #include "trainer/train.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "kernels/digest.h"
 #include "trainer/agreement.h"
 #include "trainer/ending.h"
 #include "trainer/gradient.h"
-#include "trainer/matmul.h"
 #include "trainer/stop.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -29,37 +27,56 @@ void train_stall(struct train *t, int64_t milliseconds) {
 
 /* ---- building ---- */
 
+/* The average is evaluated where the state keeps it, unless a part is missing or it is wider than
+ * what is computed in. */
+static int make_average(struct train *t, struct cairn_error *reterr) {
+        size_t elements = t->state.shard.whole;
+        struct compute *c = t->compute;
+        void *p = NULL;
+
+        if (!t->state.has_ema)
+                return 0;
+        t->average_block = t->state.ema;
+        if (t->state.is_sharded) {
+                TRY(c->ops->allocate(c, elements * sizeof(float), &p, reterr));
+                t->average_block = p;
+        }
+        t->average_working = t->average_block;
+        if (c->type != CAIRN_F32)
+                TRY(c->ops->allocate(c, elements * 2, &t->average_working, reterr));
+        model_view(&t->model, &t->average, t->layer_views + 2 * t->model.layers, t->average_working,
+                   c->type == CAIRN_F32 ? 4 : 2);
+        return 0;
+}
+
 static int make_buffers(struct train *t, struct cairn_error *reterr) {
         size_t elements = t->state.shard.whole, layers = t->model.layers;
-        bool gathers_average = t->state.has_ema && t->state.is_sharded;
+        struct compute *c = t->compute;
+        void *p = NULL;
 
         t->layer_views = calloc(3 * layers, sizeof(*t->layer_views));
-        t->gradient_block = aligned_alloc(256, elements * sizeof(float));
         t->sums = calloc(elements / SHARD_CHUNK, sizeof(*t->sums));
-        t->average_block =
-                gathers_average ? aligned_alloc(256, elements * sizeof(float)) : t->state.ema;
-        if (!t->layer_views || !t->gradient_block || !t->sums ||
-            (t->state.has_ema && !t->average_block))
-                return error_set(reterr, CAIRN_ERR_NOMEM, "make model", "gradients",
-                                 "%zu MiB of memory are not free; give a smaller --width",
-                                 elements * sizeof(float) >> 20);
-        model_view(&t->model, &t->weights, t->layer_views, t->state.compute);
-        model_view(&t->model, &t->gradients, t->layer_views + layers, t->gradient_block);
-        if (t->state.has_ema)
-                model_view(&t->model, &t->average, t->layer_views + 2 * layers, t->average_block);
-        return 0;
+        if (!t->layer_views || !t->sums)
+                return error_set_errno(reterr, ENOMEM, "make model", "views");
+        TRY(c->ops->allocate(c, elements * sizeof(float), &p, reterr));
+        t->gradient_block = p;
+        model_view(&t->model, &t->weights, t->layer_views, t->state.working,
+                   c->type == CAIRN_F32 ? 4 : 2);
+        model_view(&t->model, &t->gradients, t->layer_views + layers, t->gradient_block,
+                   sizeof(float));
+        return make_average(t, reterr);
 }
 
 int train_build(struct train *t, struct cairn_error *reterr) {
         const struct settings *s = &t->settings;
 
-        matmul_set_threads((int) s->threads);
         schedule_init(&t->schedule, s);
         TRY(corpus_load(&t->corpus, s, reterr));
         TRY(model_init(&t->model, (size_t) s->layers, (size_t) s->heads, (size_t) s->width,
                        (size_t) s->positions, t->corpus.vocabulary_count, reterr));
-        TRY(state_init(&t->state, t->checkpoint.cairn, &t->model, s, t->group.rank, reterr));
-        batch_init(&t->batch, &t->model, s, t->state.running);
+        TRY(state_init(&t->state, t->checkpoint.cairn, t->compute, &t->model, s, t->group.rank,
+                       reterr));
+        batch_init(&t->batch, t->compute, &t->model, s, t->state.running);
         return make_buffers(t, reterr);
 }
 
@@ -103,16 +120,18 @@ static int check_patience(const struct train *t, struct cairn_error *reterr) {
                          gate + margin + 0.5);
 }
 
-static uint64_t weights_digest(const struct train *t) {
-        return digest_bytes(t->state.parameters, t->state.shard.whole * (t->state.is_bf16 ? 2 : 4));
+static int weights_digest(const struct train *t, uint64_t *ret, struct cairn_error *reterr) {
+        return t->compute->ops->digest(t->compute, ret, t->state.parameters,
+                                       t->state.shard.whole * state_element_bytes(&t->state),
+                                       reterr);
 }
 
-static int agree_on_step(struct train *t, struct cairn_error *reterr) {
+static int agree_on_step(struct train *t, uint64_t weights, struct cairn_error *reterr) {
         struct agreement a = {0};
 
         agreement_add(&a, "step", "%" PRId64, t->checkpoint.report.step);
         agreement_add(&a, "samples", "%" PRId64, t->state.samples);
-        agreement_add(&a, "weights", "%016" PRIx64, weights_digest(t));
+        agreement_add(&a, "weights", "%016" PRIx64, weights);
         int r = agreement_check(&a, &t->group, reterr);
         agreement_done(&a);
         return r;
@@ -157,12 +176,13 @@ static int meet_and_build(struct train *t, struct cairn_error *reterr) {
         t->settings.world = cp->session.world;
         TRY(checkpoint_override(cp, &t->settings, reterr));
         settings_rehearse_on(&t->settings, t->group.rank);
-        TRY(group_open(&t->group, cp->cairn, cp->session.generation, &t->settings, reterr));
+        TRY(group_open(&t->group, cp->cairn, t->compute, cp->session.generation, &t->settings,
+                       reterr));
         TRY(train_build(t, reterr));
         return agree_on_start(t, reterr);
 }
 
-static void announce(struct train *t) {
+static void announce(struct train *t, uint64_t weights) {
         const struct cairn_report *report = &t->checkpoint.report;
 
         progress_init(&t->progress, t->settings.steps, t->step, t->settings.quiet, t->begin_ns);
@@ -170,7 +190,7 @@ static void announce(struct train *t) {
         if (t->group.world > 1)
                 progress_say(&t->progress,
                              "%" PRIu32 " ranks by %s; weights equal, digest %016" PRIx64,
-                             t->group.world, group_describe(&t->group), weights_digest(t));
+                             t->group.world, group_describe(&t->group), weights);
         if (report->text && report->text[0])
                 progress_say(&t->progress, "%s", report->text);
         /* A person reads the line; whoever collects output finds the object. */
@@ -203,13 +223,39 @@ static int announce_reading(struct train *t, struct cairn_error *reterr) {
 }
 
 static int begin(struct train *t, struct cairn_error *reterr) {
+        uint64_t weights;
+
         TRY(check_patience(t, reterr));
-        TRY(agree_on_step(t, reterr));
+        TRY(weights_digest(t, &weights, reterr));
+        TRY(agree_on_step(t, weights, reterr));
         train_restored(t, t->checkpoint.report.step);
-        announce(t);
+        announce(t, weights);
         TRY(announce_reading(t, reterr));
         TRY(open_log(t, reterr));
         return gradient_prepare(t, reterr);
+}
+
+static int exit_code(const struct train *t, int status) {
+        if (t->compute && t->compute->is_lost)
+                return COMPUTE_EXIT_LOST;
+        if (status == CAIRN_ERR_VOID)
+                return stop_signal() == SIGTERM ? EXIT_PREEMPTED : 0;
+        return status_exit_code(status);
+}
+
+static int open_compute(struct train *t, int *ret_code, struct cairn_error *reterr) {
+        const struct settings *s = &t->settings;
+        struct compute_options o = {.dtype = settings_dtype(s),
+                                    .threads = (int) s->threads,
+                                    .tf32 = s->tf32,
+                                    .limit_ns = (uint64_t) (s->device_timeout * 1e9)};
+        int r = compute_open(s->device, &o, &t->compute, reterr);
+
+        /* What this build or machine lacks no restart brings; nor is a checkpoint bad. */
+        *ret_code = r == CAIRN_ERR_UNSUPPORTED ? status_exit_code(CAIRN_ERR_API)
+                    : r == CAIRN_ERR_DEVICE    ? COMPUTE_EXIT_LOST
+                                               : status_exit_code(r);
+        return r;
 }
 
 int train_init(struct train *t, const struct settings *settings, int *ret_code,
@@ -219,14 +265,13 @@ int train_init(struct train *t, const struct settings *settings, int *ret_code,
         int r;
 
         *t = (struct train){.settings = *settings, .log = {.fd = -1}, .group.world = 1};
-        r = checkpoint_open(cp, settings);
+        TRY(open_compute(t, ret_code, reterr));
+        r = checkpoint_open(cp, settings, t->compute);
         if (r < 0)
                 return session_failed(t, r, ret_code);
         r = meet_and_build(t, reterr);
         if (r < 0) {
-                *ret_code = r != CAIRN_ERR_VOID        ? status_exit_code(r)
-                            : stop_signal() == SIGTERM ? EXIT_PREEMPTED
-                                                       : 0;
+                *ret_code = exit_code(t, r);
                 return r;
         }
         r = checkpoint_restore(cp, &t->settings, &t->corpus, &t->state,
@@ -234,7 +279,7 @@ int train_init(struct train *t, const struct settings *settings, int *ret_code,
         if (r < 0)
                 return session_failed(t, r, ret_code);
         r = begin(t, reterr);
-        *ret_code = status_exit_code(r);
+        *ret_code = exit_code(t, r);
         return r;
 }
 
@@ -245,21 +290,31 @@ void train_restored(struct train *t, int64_t step) {
         t->begin_ns = clock_now(&clock_system);
 }
 
+static void buffers_done(struct train *t) {
+        struct compute *c = t->compute;
+
+        if (t->average_working != t->average_block)
+                c->ops->release(c, t->average_working);
+        if (t->average_block != t->state.ema)
+                c->ops->release(c, t->average_block);
+        c->ops->release(c, t->gradient_block);
+}
+
 void train_done(struct train *t) {
         group_close(&t->group);
         training_log_close(&t->log);
         if (t->sample_log)
                 (void) fclose(t->sample_log);
         free(t->layer_views);
-        free(t->gradient_block);
         free(t->sums);
-        if (t->average_block != t->state.ema)
-                free(t->average_block);
         batch_done(&t->batch);
+        if (t->compute)
+                buffers_done(t);
         state_done(&t->state);
         model_done(&t->model);
         corpus_done(&t->corpus);
         checkpoint_close(&t->checkpoint);
+        compute_close(t->compute);
         settings_done(&t->settings);
 }
 
@@ -268,8 +323,8 @@ void train_done(struct train *t) {
 static int examine(struct train *t, struct update *u, struct cairn_error *reterr) {
         const struct shard *shard = &t->state.shard;
 
-        update_sums(t->sums + shard->first / SHARD_CHUNK, t->gradient_block + shard->first,
-                    shard->count);
+        TRY(update_sums(&t->state, t->sums + shard->first / SHARD_CHUNK,
+                        t->gradient_block + shard->first, shard->count, reterr));
         if (t->state.is_sharded)
                 TRY(group_spread(&t->group, t->sums, shard->count / SHARD_CHUNK * sizeof(*t->sums),
                                  reterr));
@@ -283,10 +338,10 @@ static int apply(struct train *t, const struct update *u, double rate, struct ca
 
         update_apply(u, st, t->gradient_block + st->shard.first, &t->settings, rate);
         if (st->is_sharded && u->is_finite)
-                TRY(group_spread(&t->group, st->parameters, st->shard.count * (st->is_bf16 ? 2 : 4),
-                                 reterr));
+                TRY(group_gather(&t->group, st->parameters,
+                                 st->shard.count * state_element_bytes(st), reterr));
         state_restored(st);
-        return 0;
+        return t->compute->ops->check(t->compute, reterr);
 }
 
 int train_step(struct train *t, float *ret_loss, struct cairn_error *reterr) {
@@ -320,12 +375,17 @@ int train_step(struct train *t, float *ret_loss, struct cairn_error *reterr) {
 
 static int evaluate_average(struct train *t, float *ret, struct cairn_error *reterr) {
         const struct shard *shard = &t->state.shard;
+        struct compute *c = t->compute;
 
         if (t->state.is_sharded) {
-                memcpy(t->average_block + shard->first, t->state.ema, shard->count * sizeof(float));
-                TRY(group_spread(&t->group, t->average_block, shard->count * sizeof(float),
+                c->ops->copy(c, t->average_block + shard->first, t->state.ema,
+                             shard->count * sizeof(float));
+                TRY(group_gather(&t->group, t->average_block, shard->count * sizeof(float),
                                  reterr));
         }
+        if (c->type != CAIRN_F32)
+                c->ops->cast(c, t->average_working, c->type, t->average_block, CAIRN_F32,
+                             shard->whole);
         return evaluate_loss(&t->group, &t->batch, &t->average, &t->corpus,
                              t->settings.eval_batches, ret, reterr);
 }
@@ -368,7 +428,7 @@ static int run(struct train *t, enum train_end *ret_end, struct cairn_error *ret
 int train_run(struct train *t, struct cairn_error *reterr) {
         enum train_end end = TRAIN_GOES_ON;
         int r = run(t, &end, reterr);
-        int code = r < 0 ? status_exit_code(r) : ending_carry_out(t, end);
+        int code = r < 0 ? exit_code(t, r) : ending_carry_out(t, end);
 
         if (t->checkpoint.failures > 0)
                 (void) fprintf(stderr,

@@ -4,6 +4,7 @@
  *
  *     train_init(&t, &settings, &code, &error);  // opens the session, meets the others, restores
  *     code = train_run(&t, &error);              // exit status
+ *     if (t.compute && t.compute->is_lost) ... _exit(code)
  *     train_done(&t);
  *
  * Interval n+1 of the loop: evaluation of step n's weights (if due), why to end, then the step:
@@ -29,6 +30,7 @@
 
 struct train {
         struct settings settings;
+        struct compute *compute;
         struct corpus corpus;
         struct schedule schedule;
         struct model model;
@@ -43,9 +45,12 @@ struct train {
         struct weights weights, average, gradients; /* views of blocks */
         struct layer_weights *layer_views;          /* three times L */
         float *gradient_block;                      /* of state.shard.whole elements */
-        double *sums;         /* of squares, one for each SHARD_CHUNK elements of it */
-        float *average_block; /* the whole average, for evaluations, where the state has a part */
-        int64_t step;         /* done */
+        double *sums; /* (host) of squares, one for each SHARD_CHUNK elements of it */
+        /* The whole average, for evaluations, where the state has only a part of it. */
+        float *average_block;
+        /* The same in the type that is computed in, where that is narrower. */
+        void *average_working;
+        int64_t step; /* done */
         uint64_t begin_ns;
         double seconds_before; /* of earlier processes */
 };
@@ -54,7 +59,7 @@ struct train {
  * reterr, or, where that is unset, was printed. */
 int train_init(struct train *t, const struct settings *settings, int *ret_code,
                struct cairn_error *reterr);
-/* The same without session, group and log, after checkpoint.cairn and group were set: for
+/* The same without session, group and log, after compute, checkpoint.cairn and group were set: for
  * train_init and tests. */
 int train_build(struct train *t, struct cairn_error *reterr);
 /* Takes up what a restore brought: the seeds and times of the run's first start go on. */

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "trainer/update.h"
-#include "kernels/adamw.h"
-#include "kernels/norm.h"
 #include <math.h>
 
 #define SCALE_MIN 0x1p-24
@@ -9,9 +7,10 @@
 /* A dynamic scale needs several halvings to recover from an overflow, a fixed one never does. */
 enum { NONFINITE_RUN_MAX = 3, NONFINITE_RUN_DYNAMIC_MAX = 48 };
 
-void update_sums(double *sums, const float *gradients, size_t count) {
-        for (size_t i = 0; i < count; i += SHARD_CHUNK)
-                sums[i / SHARD_CHUNK] = norm_squared_f32(gradients + i, SHARD_CHUNK);
+int update_sums(const struct state *st, double *sums, const float *gradients, size_t count,
+                struct cairn_error *reterr) {
+        return st->compute->ops->norm_squared(st->compute, sums, gradients, SHARD_CHUNK, count,
+                                              reterr);
 }
 
 void update_examine(struct update *u, const struct state *st, const double *sums, size_t sum_count,
@@ -43,12 +42,14 @@ static void average_weights(struct state *st, const struct settings *s) {
         st->ema_updates++;
         /* Young averages follow faster: the first weights are noise. */
         double n = (double) st->ema_updates, decay = fmin(s->ema, (1.0 + n) / (10.0 + n));
-        ema_update(st->ema, state_weights(st), st->shard.count, (float) decay);
+        st->compute->ops->ema(st->compute, st->ema, state_weights(st), st->shard.count,
+                              (float) decay);
 }
 
 void update_apply(const struct update *u, struct state *st, const float *gradients,
                   const struct settings *s, double rate) {
         const struct model *m = st->model;
+        struct compute *c = st->compute;
         struct adamw a = {
                 .beta1 = s->beta1, .beta2 = s->beta2, .epsilon = s->epsilon, .learning_rate = rate};
 
@@ -62,14 +63,13 @@ void update_apply(const struct update *u, struct state *st, const float *gradien
         for (size_t i = 0; i < m->tensor_count; i++) {
                 const struct model_tensor *t = &m->tensor[i];
                 struct shard_part p = shard_part(&st->shard, t->offset, t->count);
-                uint16_t *bf16 = NULL;
-                if (st->is_bf16)
-                        bf16 = (uint16_t *) st->parameters + st->shard.first + p.in_shard;
+                uint16_t *narrow = state_is_narrow(st) ? state_own_parameters(st) : NULL;
                 a.weight_decay = t->is_matrix ? s->weight_decay : 0.0;
                 st->truths[i]++;
-                adamw_update(state_weights(st) + p.in_shard, bf16, st->moment1 + p.in_shard,
-                             st->moment2 + p.in_shard, gradients + p.in_shard, p.count, &a,
-                             st->truths[i], u->gradient_scale);
+                c->ops->adamw(
+                        c, state_weights(st) + p.in_shard, narrow ? narrow + p.in_shard : NULL,
+                        st->dtype, st->moment1 + p.in_shard, st->moment2 + p.in_shard,
+                        gradients + p.in_shard, p.count, &a, st->truths[i], u->gradient_scale);
         }
         if (st->has_ema)
                 average_weights(st, s);

@@ -3,7 +3,7 @@
  * update.h - one optimizer step on the state: non-finite check and loss scale, clipping, AdamW,
  * the average of the weights.
  *
- *     update_sums(sums, gradients, count);             // reads only; before the gate
+ *     TRY(update_sums(&st, sums, gradients, count, &e));   // reads only; before the gate
  *     update_examine(&u, &st, sums, count / SHARD_CHUNK, &settings);
  *     cairn_update_begin(c);
  *     update_apply(&u, &st, gradients, &settings, rate);   // all stores to the shard's state
@@ -24,7 +24,8 @@ struct update {
 };
 
 /* Sums of squares of each SHARD_CHUNK elements, not finite where one of them is not. */
-void update_sums(double *sums, const float *gradients, size_t count);
+int update_sums(const struct state *st, double *sums, const float *gradients, size_t count,
+                struct cairn_error *reterr);
 /* sums: of the whole block, in its order. */
 void update_examine(struct update *u, const struct state *st, const double *sums, size_t sum_count,
                     const struct settings *s);

@@ -35,6 +35,41 @@ if [ -w /dev/shm ]; then
 fi
 ok "missing, foreign and empty stores are told apart"
 
+# GPUs, by the emulated driver.
+gpu() { # status, pattern, VARIABLE=VALUE ...
+        local status=$1 pattern=$2
+        shift 2
+        try "$status" "$pattern" env CAIRN_LIBCUDA="$BUILD/tests/cuda/libcuda-emu.so" CAIRN_EMU_DEVICES=2 \
+                CAIRN_LIBNVML="$BUILD/tests/cuda/libcuda-emu.so" CUDA_MPS_PIPE_DIRECTORY="$work" "$@" "$cairn" doctor
+}
+gpu 0 '^✓ NVIDIA driver +for CUDA 12.4, .*/libcuda-emu.so' CAIRN_EMU_PERSISTENCE=1
+for line in 'GPU 0 +emulated GPU, GPU-656d756c-6174-6564-2047-505500000000, 4.0 GiB, sm_80' 'GPU 1 ' \
+        'GPU memory ' 'GPU handles ' 'GPU staging ' 'persistence +GPUs stay awake' 'MPS +not in use'; do
+        grep -Eq "^✓ $line" <<<"$said" || die "nothing about $line: $said"
+done
+gpu 0 '^! persistence .*nvidia-smi -pm 1' CAIRN_EMU_PERSISTENCE=0
+gpu 1 '^✗ GPU memory +GPU 0: no virtual memory management →' CAIRN_EMU_LACKS=102
+gpu 1 '^✗ GPU handles +GPU 0: no memory handles as descriptors →' CAIRN_EMU_LACKS=103
+gpu 1 '^✗ GPU staging +GPU 0: no registered host memory →' CAIRN_EMU_LACKS=99
+gpu 1 '^✗ GPU staging +GPU 1: .*CUDA_ERROR_NOT_PERMITTED' CAIRN_EMU_FAULT=cuMemHostRegister_v2:2:800
+gpu 1 '^✗ NVIDIA driver .*CUDA 11.3, 11.4 is needed' CAIRN_EMU_VERSION=11030
+gpu 1 '^✗ NVIDIA driver .*SYSTEM_DRIVER_MISMATCH.*restart' CAIRN_EMU_FAULT=cuInit:1:803
+gpu 0 '^✓ NVIDIA driver .*no GPU is visible' CAIRN_EMU_DEVICES=0
+gpu 0 '^! NVIDIA driver .*CUDA_VISIBLE_DEVICES' CAIRN_EMU_DEVICES=0 CUDA_VISIBLE_DEVICES=
+gpu 1 '^✗ GPU 1 .*NVLINK|^✗ GPU 1 .*ECC' CAIRN_EMU_FAULT=cuDeviceGetName:2:214
+mkfifo "$work/control"
+gpu 0 '^! MPS .*control is there'
+rm "$work/control"
+try 1 '^✗ NVIDIA driver .*nowhere' env CAIRN_LIBCUDA=/nowhere/libcuda.so.1 "$cairn" doctor
+try 1 '^✗ NVIDIA driver .*lacks cu' env CAIRN_LIBCUDA=libm.so.6 "$cairn" doctor
+env CAIRN_LIBCUDA="$BUILD/tests/cuda/libcuda-emu.so" "$cairn" doctor --json >"$work/json" || die "--json with a GPU: $?"
+grep -q '"GPU staging"' "$work/json" || die "--json without GPUs"
+if [ ! -e /dev/nvidiactl ] && ! "$BUILD/cairnd" --probe-gpu | grep -q '"present":true'; then
+        try 0 '^✓ NVIDIA driver +none' "$cairn" doctor
+        grep -Eq 'GPU (0|nodes|memory)|MPS|persistence' <<<"$said" && die "more than one line without a GPU: $said"
+fi
+ok "GPUs: what is there, what is lacking, what fails"
+
 # cairn alone, without its agent: the machine is what is wrong.
 mkdir "$work/alone"
 cp "$cairn" "$work/alone/"

@@ -5,7 +5,7 @@
 #
 #     base <- format <- device <- kernels      client  -> kernels, device, format
 #                                              agent   -> device, format
-#     trainer -> client/cairn.h, comm, kernels, format      tools -> client, format      comm -> device
+#     trainer -> client/cairn.h, comm, kernels, device      tools -> client, format      comm -> device
 #
 # Everybody may include base; tests may include everything.
 set -u
@@ -21,7 +21,7 @@ BEGIN {
         may["client"] = " base format device kernels client "
         may["agent"] = " base format device agent "
         may["comm"] = " base format device comm "
-        may["trainer"] = " base format kernels comm trainer "
+        may["trainer"] = " base format device kernels comm trainer "
         may["tools"] = " base format client tools "
 }
 function complain(text) {

@@ -46,8 +46,8 @@ static inline int fake_group_meet(struct group *g, void *x, size_t bytes,
                      : 0;
 }
 
-int group_open(struct group *g, struct cairn *c, uint64_t generation, const struct settings *s,
-               struct cairn_error *reterr) {
+int group_open(struct group *g, struct cairn *c, struct compute *compute, uint64_t generation,
+               const struct settings *s, struct cairn_error *reterr) {
         return 0;
 }
 void group_close(struct group *g) {
@@ -72,6 +72,10 @@ int group_spread(struct group *g, void *x, size_t part_bytes, struct cairn_error
                                (char *) fake_group.x[i] + i * part_bytes, part_bytes);
         fake_group_wait();
         return 0;
+}
+
+int group_gather(struct group *g, void *x, size_t part_bytes, struct cairn_error *reterr) {
+        return group_spread(g, x, part_bytes, reterr);
 }
 
 static inline int fake_group_sum(struct group *g, float *x, size_t first, size_t count,

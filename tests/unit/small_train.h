@@ -53,7 +53,9 @@ static inline void small_start(struct train *t, const char *options) {
         assert_int_equal(small_parse(&s, all, &error), 0);
         s.data.path[s.data.count++] = small_text();
         *t = (struct train){.settings = s, .log = {.fd = -1}};
-        assert_int_equal(checkpoint_open(&t->checkpoint, &s), 0);
+        struct compute_options o = {.dtype = settings_dtype(&s), .threads = 1};
+        assert_int_equal(compute_open("cpu", &o, &t->compute, &error), 0);
+        assert_int_equal(checkpoint_open(&t->checkpoint, &s, t->compute), 0);
         t->group.rank = t->checkpoint.session.rank;
         t->group.world = t->checkpoint.session.world;
         t->settings.world = t->checkpoint.session.world;

@@ -51,11 +51,51 @@ static void test_same_as_the_table(void **state) {
                         assert_int_equal(ours[i], theirs[i]);
 }
 
+static void test_every_f16_comes_back(void **state) {
+        for (uint32_t i = 0; i < 65536; i++) {
+                uint16_t source = (uint16_t) i, back;
+                float wide;
+                cast_f16_to_f32(&wide, &source, 1);
+                cast_f32_to_f16(&back, &wide, 1);
+                assert_int_equal(back, isnan(wide) ? source | 0x200 : source);
+        }
+}
+
+/* Around every value that f16 has, where rounding goes one way or the other, and all over F32. */
+static void test_f16_is_the_tables(void **state) {
+        enum { N = 1 << 19 };
+        float *source = malloc(N * sizeof(*source));
+        uint16_t *ours = malloc(N * sizeof(*ours)), *theirs = malloc(N * sizeof(*theirs));
+        struct conversion_result result;
+
+        for (uint32_t i = 0; i < N; i++) {
+                uint32_t bits = i * 8209u + (i << 11 ^ i >> 3);
+                if (i % 2) {
+                        uint16_t value = (uint16_t) (i >> 3);
+                        float f = cast_f32_of_f16(value);
+                        memcpy(&bits, &f, sizeof(bits));
+                        bits += (i & 2 ? 0x1000u : 0x800u) + (i >> 2 & 1u) - (i >> 1 & 1u);
+                }
+                memcpy(&source[i], &bits, sizeof(bits));
+        }
+        cast_f32_to_f16(ours, source, N);
+        assert_int_equal(dtype_convert(theirs, CAIRN_F16, source, CAIRN_F32, N, &result, NULL), 0);
+        for (uint32_t i = 0; i < N; i++)
+                if (ours[i] != theirs[i])
+                        fail_msg("%a: %04x, the table says %04x", (double) source[i], ours[i],
+                                 theirs[i]);
+        free(source);
+        free(ours);
+        free(theirs);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_rounding),
                 cmocka_unit_test(test_every_bf16_comes_back),
                 cmocka_unit_test(test_same_as_the_table),
+                cmocka_unit_test(test_every_f16_comes_back),
+                cmocka_unit_test(test_f16_is_the_tables),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

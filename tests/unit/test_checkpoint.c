@@ -18,7 +18,7 @@ static void test_init_from(void **state) {
                 assert_true(bits == (uint32_t) weights[i] << 16);
         }
         assert_memory_equal(t.state.ema, t.state.masters, t.model.block_count * sizeof(float));
-        assert_memory_equal(t.state.compute, t.state.masters, t.model.block_count * sizeof(float));
+        assert_memory_equal(t.state.working, t.state.masters, t.model.block_count * sizeof(float));
         train_done(&t);
 }
 
@@ -32,12 +32,13 @@ static void test_override(void **state) {
         assert_true(t.settings.global_batch == 6 && t.settings.accumulate == 3);
         train_done(&t);
 
+        const struct compute cpu = {.ordinal = -1};
         struct checkpoint cp;
         struct cairn_error e = CAIRN_ERROR_INIT;
         struct settings s;
         assert_int_equal(small_parse(&s, "", &e), 0);
         fake_override_value = "many";
-        assert_int_equal(checkpoint_open(&cp, &s), 0);
+        assert_int_equal(checkpoint_open(&cp, &s, &cpu), 0);
         assert_int_equal(checkpoint_override(&cp, &s, &e), CAIRN_ERR_API);
         assert_string_equal(e.object, "--global-batch");
         checkpoint_close(&cp);

@@ -52,9 +52,7 @@ static void write_text(const char *path, const char *text) {
 }
 
 static void test_cgroup_limit(void **state) {
-        const char *temporary = getenv("TMPDIR");
         char root[] = "cgroup-XXXXXX";
-        assert_int_equal(chdir(temporary ? temporary : "/tmp"), 0);
         assert_non_null(mkdtemp(root));
         assert_int_equal(chdir(root), 0);
         assert_int_equal(mkdir("m", 0700) | mkdir("m/a", 0700) | mkdir("m/a/b", 0700), 0);
@@ -86,11 +84,177 @@ static void test_file_systems(void **state) {
         assert_null(why);
 }
 
+/* ---- GPUs ---- */
+
+#define DRIVER(count)                                                                            \
+        "{\"present\":true,\"library\":\"/lib/libcuda.so.1\",\"version\":12040,\"count\":" count \
+        ",\"none\":false,\"error\":null}\n"
+#define GPU(number, facts)                                                       \
+        "{\"gpu\":" number                                                       \
+        ",\"name\":\"H\",\"uuid\":\"GPU-1\",\"bus\":\"0\",\"bytes\":1073741824," \
+        "\"capability\":90," facts ",\"error\":null}\n"
+#define SOUND                                                                        \
+        "\"exclusive\":false,\"vmm\":true,\"posix_fd\":true,\"host_register\":true," \
+        "\"persistence\":true,\"slab\":null,\"staging\":null"
+
+static struct doctor report(const char *answer, bool in_time, const char *folder) {
+        struct doctor d = {.probes = json_array()};
+        char copy[4096];
+        (void) snprintf(copy, sizeof copy, "%s", answer);
+        doctor_report_gpus(&d, copy, in_time, folder);
+        return d;
+}
+
+/* A folder of "device nodes"; links to nowhere cannot be opened. */
+static void make_nodes(char *folder, bool uvm, bool broken) {
+        assert_non_null(mkdtemp(folder));
+        assert_int_equal(chdir(folder), 0);
+        write_text("nvidiactl", "");
+        write_text("nvidia0", "");
+        write_text("nvidia-modeset", "");
+        if (uvm)
+                write_text("nvidia-uvm", "");
+        if (broken)
+                assert_int_equal(symlink("nowhere", "nvidia1"), 0);
+        assert_int_equal(chdir(".."), 0);
+}
+
+static void remove_nodes(const char *folder) {
+        static const char *const names[] = {"nvidiactl", "nvidia0", "nvidia1", "nvidia-modeset",
+                                            "nvidia-uvm"};
+        char path[64];
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+                (void) snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+                (void) unlink(path);
+        }
+        assert_int_equal(rmdir(folder), 0);
+}
+
+static void test_machine_without_gpu(void **state) {
+        struct doctor d = report("{\"present\":false,\"library\":\"libcuda.so.1\",\"version\":0,"
+                                 "\"count\":0,\"none\":false,\"error\":\"not there\"}\n",
+                                 true, "/nowhere");
+        assert_int_equal(json_array_size(d.probes), 1); /* one quiet line */
+        assert_string_equal(verdict_of(&d, "NVIDIA driver"), "good: ");
+        json_decref(d.probes);
+        d = report("{\"present\":true,\"library\":\"libcuda.so.1\",\"version\":0,\"count\":0,"
+                   "\"none\":true,\"error\":\"NO_DEVICE\"}\n",
+                   true, "/nowhere");
+        assert_int_equal(json_array_size(d.probes), 1);
+        assert_string_equal(verdict_of(&d, "NVIDIA driver"), "good: ");
+        assert_false(d.bad);
+        json_decref(d.probes);
+}
+
+static void test_driver(void **state) {
+        char folder[] = "nodes-XXXXXX";
+        make_nodes(folder, true, false);
+        struct doctor d = report("{\"present\":false,\"library\":\"libcuda.so.1\",\"version\":0,"
+                                 "\"count\":0,\"none\":false,\"error\":\"not there\"}\n",
+                                 true, folder);
+        assert_non_null(strstr(verdict_of(&d, "NVIDIA driver"), "bad: install NVIDIA's driver"));
+        assert_string_equal(verdict_of(&d, "GPU nodes"), "good: ");
+        json_decref(d.probes);
+        d = report("{\"present\":true,\"library\":\"libcuda.so.1\",\"version\":0,\"count\":0,"
+                   "\"none\":true,\"error\":\"NO_DEVICE\"}\n",
+                   true, folder); /* hidden by a variable */
+        assert_non_null(strstr(verdict_of(&d, "NVIDIA driver"), "weak: look at $CUDA_VISIBLE"));
+        json_decref(d.probes);
+        d = report("{\"present\":true,\"library\":\"libcuda.so.1\",\"version\":0,\"count\":0,"
+                   "\"none\":false,\"error\":\"it is too old\"}\n",
+                   true, folder);
+        assert_non_null(strstr(verdict_of(&d, "NVIDIA driver"), "bad: "));
+        json_decref(d.probes);
+        d = report("", false, folder);
+        assert_non_null(strstr(verdict_of(&d, "NVIDIA driver"), "bad: "));
+        json_decref(d.probes);
+        remove_nodes(folder);
+}
+
+static void test_gpus(void **state) {
+        struct doctor d = report(DRIVER("2") GPU("0", SOUND) GPU("1", SOUND), true, "/nowhere");
+        static const char *const probes[] = {"NVIDIA driver", "GPU nodes",   "GPU 0",
+                                             "GPU 1",         "GPU memory",  "GPU handles",
+                                             "GPU staging",   "persistence", "MPS"};
+        for (size_t i = 0; i < sizeof probes / sizeof *probes; i++)
+                assert_string_equal(verdict_of(&d, probes[i]), "good: ");
+        assert_false(d.bad);
+        json_decref(d.probes);
+        d = report(DRIVER("3") GPU("0", SOUND) "{\"gpu\":1,\"error\":\"fell off the bus\"}\n",
+                   false, "/nowhere");
+        assert_non_null(strstr(verdict_of(&d, "GPU 1"), "bad: nvidia-smi"));
+        assert_non_null(strstr(verdict_of(&d, "GPUs"), "bad: nvidia-smi")); /* the third */
+        assert_string_equal(verdict_of(&d, "GPU memory"), "good: ");
+        json_decref(d.probes);
+}
+
+static void test_abilities(void **state) {
+        struct doctor d =
+                report(DRIVER("2") GPU("0", SOUND)
+                               GPU("1", "\"exclusive\":true,\"vmm\":false,\"posix_fd\":true,"
+                                        "\"host_register\":true,\"persistence\":false,"
+                                        "\"slab\":\"GPU or driver lacks\",\"staging\":\"refused\""),
+                       true, "/nowhere");
+        assert_non_null(strstr(verdict_of(&d, "GPU 1"), "weak: nvidia-smi -c DEFAULT"));
+        assert_non_null(strstr(verdict_of(&d, "GPU memory"), "bad: without it"));
+        assert_non_null(strstr(verdict_of(&d, "GPU handles"), "bad: without them"));
+        assert_non_null(strstr(verdict_of(&d, "GPU staging"), "bad: allow more locked memory"));
+        assert_non_null(strstr(verdict_of(&d, "persistence"), "weak: nvidia-smi -pm 1"));
+        assert_true(d.bad);
+        json_decref(d.probes);
+        d = report(DRIVER("1") GPU("0", "\"exclusive\":false,\"vmm\":true,\"posix_fd\":true,"
+                                        "\"host_register\":true,\"persistence\":null,"
+                                        "\"slab\":null,\"staging\":null"),
+                   true, "/nowhere");
+        assert_string_equal(verdict_of(&d, "persistence"), "good: ");
+        json_decref(d.probes);
+}
+
+static void test_nodes(void **state) {
+        char broken[] = "nodes-XXXXXX", partial[] = "nodes-XXXXXX";
+        make_nodes(broken, true, true);
+        struct doctor d = report(DRIVER("1") GPU("0", SOUND), true, broken);
+        assert_non_null(strstr(verdict_of(&d, "GPU nodes"), "bad: "));
+        json_decref(d.probes);
+        remove_nodes(broken);
+        make_nodes(partial, false, false);
+        d = report(DRIVER("1") GPU("0", SOUND), true, partial);
+        assert_non_null(strstr(verdict_of(&d, "GPU nodes"), "bad: nvidia-modprobe"));
+        json_decref(d.probes);
+        remove_nodes(partial);
+}
+
+static void test_mps(void **state) {
+        char folder[] = "mps-XXXXXX";
+        struct doctor d = {.probes = json_array()};
+        assert_non_null(mkdtemp(folder));
+        assert_int_equal(setenv("CUDA_MPS_PIPE_DIRECTORY", folder, 1), 0);
+        doctor_report_mps(&d);
+        assert_string_equal(verdict_of(&d, "MPS"), "good: ");
+        json_array_clear(d.probes);
+        assert_int_equal(chdir(folder), 0);
+        write_text("control", "");
+        assert_int_equal(chdir(".."), 0);
+        doctor_report_mps(&d);
+        assert_non_null(strstr(verdict_of(&d, "MPS"), "weak: echo quit"));
+        json_decref(d.probes);
+        assert_int_equal(chdir(folder), 0);
+        assert_int_equal(unlink("control"), 0);
+        assert_int_equal(chdir(".."), 0);
+        assert_int_equal(rmdir(folder), 0);
+        assert_int_equal(unsetenv("CUDA_MPS_PIPE_DIRECTORY"), 0);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_ring),
-                cmocka_unit_test(test_cgroup_limit),
-                cmocka_unit_test(test_file_systems),
+                cmocka_unit_test(test_ring),         cmocka_unit_test(test_cgroup_limit),
+                cmocka_unit_test(test_file_systems), cmocka_unit_test(test_machine_without_gpu),
+                cmocka_unit_test(test_driver),       cmocka_unit_test(test_gpus),
+                cmocka_unit_test(test_abilities),    cmocka_unit_test(test_nodes),
+                cmocka_unit_test(test_mps),
         };
+        const char *temporary = getenv("TMPDIR");
+        if (chdir(temporary ? temporary : "/tmp") < 0)
+                return 1;
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,7 +46,7 @@ static void train_rank(uint32_t rank, void *argument) {
                         take_part(o->ema, st->ema, &st->shard);
         }
         if (rank == 0) {
-                memcpy(o->parameters, st->compute, t.model.block_count * sizeof(float));
+                memcpy(o->parameters, st->working, t.model.block_count * sizeof(float));
                 o->block_count = t.model.block_count;
                 o->samples = st->samples;
                 o->truth = st->truths[0];

@@ -23,13 +23,22 @@ static void test_layout(void **state) {
         assert_true(m.tensor[OUTER_TENSORS + LAYER_TENSORS + 2].shape[0] == 30);
 
         float *block = calloc(m.block_count, sizeof(float));
-        model_view(&m, &w, layers, block);
+        model_view(&m, &w, layers, block, sizeof(float));
         assert_ptr_equal(w.outer.wpe, block + m.tensor[1].offset);
         assert_ptr_equal(w.layer[1].qkv_weight, block + m.tensor[OUTER_TENSORS + 14].offset);
         assert_ptr_equal(w.layer[1].down_bias, block + m.tensor[m.tensor_count - 1].offset);
+        model_view(&m, &w, layers, block, sizeof(uint16_t));
+        assert_ptr_equal(w.outer.wpe, (uint16_t *) (void *) block + m.tensor[1].offset);
+        assert_ptr_equal(w.layer[1].down_bias,
+                         (uint16_t *) (void *) block + m.tensor[m.tensor_count - 1].offset);
         free(block);
         model_done(&m);
         model_done(NULL);
+}
+
+static void initialise(const struct model *m, float *block, uint64_t seed) {
+        for (size_t i = 0; i < m->tensor_count; i++)
+                model_initialise(m, i, block + m->tensor[i].offset, seed);
 }
 
 static void test_first_values(void **state) {
@@ -38,8 +47,8 @@ static void test_first_values(void **state) {
 
         assert_int_equal(model_init(&m, 1, 2, 32, 64, 256, NULL), 0);
         float *a = calloc(m.block_count, sizeof(float)), *b = calloc(m.block_count, sizeof(float));
-        model_initialise(&m, a, 1);
-        model_initialise(&m, b, 1);
+        initialise(&m, a, 1);
+        initialise(&m, b, 1);
         assert_memory_equal(a, b, m.block_count * sizeof(float));
         for (size_t i = 0; i < m.tensor[0].count; i++) {
                 sum += (double) a[i];
@@ -48,7 +57,7 @@ static void test_first_values(void **state) {
         double n = (double) m.tensor[0].count;
         assert_true(fabs(sum / n) < 0.001 && fabs(sqrt(squares / n) - 0.02) < 0.001);
         assert_true(a[m.tensor[2].offset] == 1.0f && a[m.tensor[3].offset] == 0.0f);
-        model_initialise(&m, b, 2);
+        initialise(&m, b, 2);
         assert_memory_not_equal(a, b, m.block_count * sizeof(float));
         free(a);
         free(b);

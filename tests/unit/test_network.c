@@ -116,29 +116,33 @@ static void check(bool dropped) {
         struct weights w, d;
         struct network n;
         struct model m;
+        struct compute *c;
+        float loss;
         struct network_pass pass = {.training = true, .seed = 3, .step = 5, .sample = 2};
 
         assert_int_equal(model_init(&m, L, NH, C, P, V, NULL), 0);
-        assert_int_equal(network_init(&n, &m, B, T, dropped ? DROP : 0, NULL), 0);
+        assert_int_equal(compute_open("cpu", &(struct compute_options){.threads = 1}, &c, NULL), 0);
+        assert_int_equal(network_init(&n, c, &m, B, T, dropped ? DROP : 0, NULL), 0);
         float *block = calloc(m.block_count, sizeof(float));
         float *gradient = calloc(m.block_count, sizeof(float));
         double *wide = calloc(m.block_count, sizeof(double));
-        model_initialise(&m, block, 1);
         /* Larger than a start, so that every path matters. */
         for (size_t i = 0; i < m.tensor_count; i++) {
                 float noise[4 * C * C + P * C + V * C];
                 gradient_fill(noise, m.tensor[i].count, (uint32_t) i);
+                model_initialise(&m, i, block + m.tensor[i].offset, 1);
                 for (size_t j = 0; j < m.tensor[i].count; j++)
                         block[m.tensor[i].offset + j] += 0.5f * noise[j];
         }
         gradient_widen(wide, block, m.block_count);
-        model_view(&m, &w, layers, block);
-        model_view(&m, &d, layers + L, gradient);
+        model_view(&m, &w, layers, block, sizeof(float));
+        model_view(&m, &d, layers + L, gradient, sizeof(float));
 
         struct case_ k = {&m, &n, inputs, targets, dropped};
-        float loss = network_forward(&n, &w, inputs, targets, &pass);
+        network_forward(&n, &w, inputs, targets, &pass);
+        assert_int_equal(network_loss(&n, &loss, NULL), 0);
         gradient_close((double) loss, objective(wide, &k), 1e-6, "loss", 0);
-        network_backward(&n, &w, &d, inputs, targets, 1.0f);
+        network_backward(&n, &w, &d, 1.0f);
         gradient_check(objective, wide, gradient, m.block_count, &k, "gradient");
 
         free(block);
@@ -146,6 +150,7 @@ static void check(bool dropped) {
         free(wide);
         network_done(&n);
         model_done(&m);
+        compute_close(c);
 }
 
 static void test_against_double(void **state) {

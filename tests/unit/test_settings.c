@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/test.h"
 #include "trainer/settings.h"
+#include <math.h>
 
 static int parse(struct settings *s, struct cairn_error *error, const char *const *words) {
         char *argv[32] = {(char *) (uintptr_t) "cairn-train"};
@@ -18,7 +19,8 @@ static void test_defaults_and_values(void **state) {
         struct settings s;
 
         assert_int_equal(PARSE(&s, &e), 0);
-        assert_true(s.steps == 300 && s.batch == 8 && s.loss_scale == 0 && s.decay == DECAY_COSINE);
+        assert_true(s.steps == 300 && s.batch == 8 && isnan(s.loss_scale) &&
+                    s.decay == DECAY_COSINE);
         assert_int_equal(PARSE(&s, &e, "--steps=5", "--lr", "1e-2", "--dtype", "bf16", "--data",
                                "a", "--data=b", "--loss-scale", "dynamic", "--batchnorm-demo"),
                          0);
@@ -62,6 +64,27 @@ static void test_refusals(void **state) {
                         print_error("%s: %s\n", cases[i].option, e.message);
                 assert_non_null(strstr(e.message, cases[i].says));
         }
+}
+
+/* What is left open follows from the rest. */
+static void test_derived(void **state) {
+        struct cairn_error e;
+        struct settings s;
+
+        assert_int_equal(PARSE(&s, &e, "--dtype", "bf16"), 0);
+        assert_int_equal(settings_check(&s, &e), 0);
+        assert_true(s.loss_scale == 0 && settings_dtype(&s) == CAIRN_BF16);
+        assert_string_equal(settings_collectives(&s), "gloo");
+        assert_int_equal(PARSE(&s, &e, "--dtype", "fp16", "--device", "cuda:3"), 0);
+        assert_int_equal(settings_check(&s, &e), 0);
+        assert_true(s.loss_scale < 0 && settings_dtype(&s) == CAIRN_F16);
+        assert_string_equal(settings_collectives(&s), "nccl");
+        assert_int_equal(PARSE(&s, &e, "--dtype", "fp16", "--loss-scale", "off", "--device", "cuda",
+                               "--collectives", "gloo"),
+                         0);
+        assert_int_equal(settings_check(&s, &e), 0);
+        assert_true(s.loss_scale == 0);
+        assert_string_equal(settings_collectives(&s), "gloo");
 }
 
 static void test_global_batch(void **state) {
@@ -128,6 +151,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_defaults_and_values),
                 cmocka_unit_test(test_refusals),
+                cmocka_unit_test(test_derived),
                 cmocka_unit_test(test_global_batch),
                 cmocka_unit_test(test_description),
                 cmocka_unit_test(test_help_names_every_option),

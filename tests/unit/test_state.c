@@ -96,6 +96,11 @@ static void test_resume_bf16(void **state) {
         check_resume(options, 21, 71);
 }
 
+static void test_resume_fp16(void **state) {
+        check_resume("--dtype fp16", 40, 90);
+        check_resume("--dtype fp16 --loss-scale-growth 7 --overflow-step 21 --ema 0.99", 21, 71);
+}
+
 /* The end of an epoch, with an order of samples that changes in each. */
 static void test_resume_over_epochs(void **state) {
         check_resume("--batch 64 --lr 0.01 --warmup 2", 8, 30);
@@ -157,6 +162,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_resume_fp32),
                 cmocka_unit_test(test_resume_bf16),
+                cmocka_unit_test(test_resume_fp16),
                 cmocka_unit_test(test_resume_over_epochs),
                 cmocka_unit_test(test_each_entry_matters),
                 cmocka_unit_test(test_declaration),

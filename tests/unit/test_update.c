@@ -11,7 +11,7 @@ static void start(struct train *t, const char *options) {
 static void examine(struct train *t, struct update *u) {
         size_t count = t->state.shard.whole;
 
-        update_sums(t->sums, t->gradient_block, count);
+        assert_int_equal(update_sums(&t->state, t->sums, t->gradient_block, count, NULL), 0);
         update_examine(u, &t->state, t->sums, count / SHARD_CHUNK, &t->settings);
 }
 

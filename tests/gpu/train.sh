@@ -1,0 +1,101 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Training on the GPU: a killed and resumed run is the uninterrupted one, bit for bit, with each kind of weights;
+# a checkpoint of the CPU goes on on the GPU and back, its first losses within 1e-4.
+. "$(dirname "$0")/lib.sh"
+
+"$train" --help | grep -q -- '--device' || skip "not in this bundle: cairn-train has no --device"
+seq 100000 "$(choose 160000 104000)" >"$TMPDIR/text"
+steps=$(choose 120 24) half=$(choose 60 12)
+if [ -n "$brief" ]; then
+        model=(--layers 1 --heads 2 --width 16 --context 16 --batch 2)
+else
+        model=(--layers 6 --heads 8 --width 512 --context 256 --batch 16)
+fi
+command=("$train" --data "$TMPDIR/text" "${model[@]}" --steps "$steps" --dropout 0.1 --quiet)
+
+run() { # name, [cairn run's options] -- [cairn-train's options]: to its end
+        local name=$1 options=()
+        shift
+        while [ "$1" != -- ]; do
+                options+=("$1")
+                shift
+        done
+        shift
+        "$cairn" run --run "$name" --max-restarts 3 "${options[@]}" -- "${command[@]}" --log "$TMPDIR/$name.log" "$@" \
+                >>"$TMPDIR/$name.out" 2>&1 || {
+                tail -n 20 "$TMPDIR/$name.out"
+                if grep -q 'cairn-cuda.so' "$TMPDIR/$name.out" && [ ! -e "$BUNDLE/lib/cairn/cairn-cuda.so" ] &&
+                        [ -z "${CAIRN_CUDA:-}" ]; then
+                        skip "not in this bundle: cairn-cuda.so"
+                fi
+                fail "$name: cairn run failed"
+        }
+}
+lines() { # log: what has to be the same
+        sed 's/,"seconds":[^,}]*//; s/"seconds":[^,}]*,//' "$1"
+}
+same() { # log, log
+        lines "$1" >"$TMPDIR/a"
+        lines "$2" >"$TMPDIR/b"
+        [ -s "$TMPDIR/a" ] || fail "${1##*/} is empty"
+        cmp -s "$TMPDIR/a" "$TMPDIR/b" || {
+                diff "$TMPDIR/a" "$TMPDIR/b" | head -n 6
+                fail "${2##*/} is not ${1##*/}"
+        }
+}
+# The losses of the first steps after `half`, which two logs have both.
+near() { # log, log, relative
+        awk -v half="$half" -v limit="$3" '
+                function value(name) { match($0, "\"" name "\":[^,}]*"); return substr($0, RSTART + length(name) + 3, RLENGTH - length(name) - 3) + 0 }
+                !/"loss"/ { next }
+                FNR == NR { loss[value("step")] = value("loss"); next }
+                value("step") > half && value("step") <= half + 5 && (value("step") in loss) {
+                        d = (value("loss") - loss[value("step")]) / loss[value("step")]; d = d < 0 ? -d : d
+                        if (d > worst) worst = d
+                        n++ }
+                END { print worst + 0; exit !(n == 5 && worst <= limit) }' "$1" "$2" >"$TMPDIR/near" ||
+                fail "${2##*/}: first losses are $(<"$TMPDIR/near") from ${1##*/}"
+}
+reached() { # log, step
+        grep -q "\"step\":$2," "$1"
+}
+trainer() { # run: its process
+        "$cairn" status "$1" 2>/dev/null | sed -n 's/^ *rank 0 *pid \([0-9]*\),.*/\1/p'
+}
+
+# Each kind of weights: whole, and killed twice.
+kinds=(fp32 bf16)
+"$train" --help | grep -q 'fp16' && kinds+=(fp16)
+for kind in "${kinds[@]}"; do
+        args=(--device cuda --dtype "$kind")
+        [ "$kind" != fp16 ] || args+=(--loss-scale dynamic)
+        run "whole-$kind" --every 10000steps -- "${args[@]}"
+        "$cairn" run --run "killed-$kind" --every 5steps --max-restarts 5 -- "${command[@]}" --step-ms "$(choose 0 20)" \
+                --log "$TMPDIR/killed-$kind.log" "${args[@]}" >>"$TMPDIR/killed-$kind.out" 2>&1 &
+        runner=$!
+        for at in $((steps / 4)) $((steps / 2)); do
+                wait_for 60 reached "$TMPDIR/killed-$kind.log" "$at" || fail "killed-$kind: step $at is not reached"
+                pid=$(trainer "killed-$kind")
+                [ -n "$pid" ] && kill -KILL "$pid" || fail "killed-$kind: no trainer to kill"
+        done
+        wait "$runner" || { tail -n 20 "$TMPDIR/killed-$kind.out"; fail "killed-$kind: cairn run failed"; }
+        same "$TMPDIR/whole-$kind.log" "$TMPDIR/killed-$kind.log"
+        figure "restarts_$kind" "$(grep -Ec 'restart [0-9]+ from' "$TMPDIR/killed-$kind.out" || true)"
+        figure "post_mortem_$kind" "$(grep -c 'taken after its death' "$TMPDIR/killed-$kind.out" || true)"
+done
+
+# From one device to the other.
+for kind in fp32 bf16; do
+        run "cpu-$kind" --every 10000steps -- --dtype "$kind" --threads 4
+        for way in cpu-cuda cuda-cpu; do
+                name=$way-$kind
+                run "$name" --every 10000steps -- --dtype "$kind" --threads 4 --device "${way%-*}" --stop-at "$half"
+                run "$name" --mode resume --every 10000steps -- --dtype "$kind" --threads 4 --device "${way#*-}"
+                origin=$TMPDIR/cpu-$kind.log
+                [ "$way" = cpu-cuda ] || origin=$TMPDIR/whole-$kind.log
+                near "$origin" "$TMPDIR/$name.log" "$([ "$kind" = fp32 ] && echo 1e-4 || echo 1e-2)"
+                figure "loss_${way/-/_to_}_$kind" "$(<"$TMPDIR/near")"
+        done
+done
