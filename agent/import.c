@@ -13,8 +13,8 @@
 #include <spawn.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/pidfd.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #define START_NS (60 * NSEC_PER_SEC) /* a context alone may take seconds */
@@ -206,7 +206,7 @@ static int run(const struct source *source, int plan_fd, int staging_fd,
         int r = spawn(source, plan_fd, staging_fd, &pid);
         if (r != 0)
                 return error_set_errno(reterr, r, "start import", "cairnd");
-        _cleanup_close_ int pidfd = pidfd_open(pid, 0);
+        _cleanup_close_ int pidfd = (int) syscall(SYS_pidfd_open, pid, 0);
         if (pidfd < 0) {
                 r = error_set_errno(reterr, errno, "watch import", "cairnd");
                 (void) kill(pid, SIGKILL);
@@ -215,7 +215,7 @@ static int run(const struct source *source, int plan_fd, int staging_fd,
         }
         r = await(pidfd, deadline_ns, given_up, context, reterr);
         if (r < 0) {
-                (void) pidfd_send_signal(pidfd, SIGKILL, NULL, 0);
+                (void) syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0);
                 *ret_stuck = !ended_within(pidfd, (int) (KILL_NS / NSEC_PER_MSEC));
                 if (*ret_stuck)
                         return r;
