@@ -13,6 +13,7 @@
 #     make check-size [NODES=1000]               what a world of so many nodes costs
 #     make check-outage [SECONDS=60]             storage and agent that are away for so long
 #     make build/tests/unit/test_log    one test program
+#     make check-kernels                          kernels on the simulator, once more under sanitizers
 #     make bench [SIZE=1G] [ROUNDS=5] [DIR=.]    speeds beside what the machine can do (docs/PERFORMANCE.md)
 #     make fuzz [FUZZ_SECONDS=10] [TARGET=file]  libFuzzer under sanitizers (docs/TESTING.md)
 #     make gpu-bundle, make check-gpu            what is proven on a GPU, to be carried there or run here
@@ -121,7 +122,7 @@ $(BUILD)/lib/%.a:
 link = $(call say,LINK,$@)mkdir -p $(@D) && $(CC) $(LANGUAGE) $(CFLAGS) $(LINK_FLAGS) -o $@ \
 	$(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(1) $(SYSTEM_LIBS)
 
--include $(wildcard $(BUILD)/obj/*/*.d $(BUILD)/obj/*/*/*.d)
+-include $(wildcard $(BUILD)/obj/*/*.d $(BUILD)/obj/*/*/*.d $(BUILD)/obj/*/*/*/*.d)
 
 # ---- what people call ----
 # These may have to install packages, so the rest of the work happens in a second make that finds them.
@@ -152,7 +153,8 @@ install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/share/doc/cairn
 	for p in cairn cairnd cairn-train; do [ ! -e $(BUILD)/$$p ] || install $(BUILD)/$$p $(DESTDIR)$(PREFIX)/bin/; done
 	install -D $(BUILD)/cairn-nccl-id $(DESTDIR)$(PREFIX)/lib/cairn/cairn-nccl-id
-	[ ! -e $(BUILD)/cairn-comm-gloo.so ] || install -m 644 $(BUILD)/cairn-comm-gloo.so $(DESTDIR)$(PREFIX)/lib/cairn/
+	for p in cairn-comm-gloo.so cairn-cuda.so; do \
+		[ ! -e $(BUILD)/$$p ] || install -m 644 $(BUILD)/$$p $(DESTDIR)$(PREFIX)/lib/cairn/; done
 	if [ -e $(BUILD)/libcairn.so ]; then \
 		install -m 644 $(BUILD)/libcairn.so.$(ABI) $(DESTDIR)$(PREFIX)/lib/libcairn.so.$(VERSION) && \
 		ln -sf libcairn.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libcairn.so.$(ABI) && \
@@ -180,6 +182,7 @@ has_package = $(if $(shell $(PKG_CONFIG) --exists $(1) 2>/dev/null && echo yes),
 has_program = $(if $(shell command -v $(1)),✓ $(1),✗ $(1) ($(2)))
 $(info $(foreach p,liburing libprotobuf-c inih jansson libcrypto libcurl openblas cmocka,$(call has_package,$(p)) ) $(call \
 	has_program,protoc-c,missing: ./setup)  $(if $(HAS_GLOO),✓,✗) gloo$(if $(HAS_GLOO),, (missing: no groups on \
-	CPUs; ./setup))  $(call has_program,nvcc,no toolkit: the CUDA kernels are not compiled))
+	CPUs; ./setup))  $(if $(NVCC),✓ nvcc,✗ nvcc (no \
+	toolkit: cairn-cuda.so is left out)))
 endif
 export CAIRN_REPORTED := 1

@@ -7,11 +7,12 @@
 #ifndef CAIRN_KERNELS_CAST_H
 #define CAIRN_KERNELS_CAST_H
 
+#include "kernels/host_device.h"
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-static inline uint16_t cast_bf16_of_f32(float value) {
+HOST_DEVICE static inline uint16_t cast_bf16_of_f32(float value) {
         uint32_t bits;
 
         memcpy(&bits, &value, sizeof(bits));
@@ -20,15 +21,16 @@ static inline uint16_t cast_bf16_of_f32(float value) {
         return (uint16_t) ((bits & 0x7fffffffu) > 0x7f800000u ? quiet_nan : rounded);
 }
 
-static inline float cast_f32_of_bf16(uint16_t value) {
+HOST_DEVICE static inline float cast_f32_of_bf16(uint16_t value) {
         uint32_t bits = (uint32_t) value << 16;
         float f;
 
+        bits |= (bits & 0x7fffffffu) > 0x7f800000u ? 0x400000u : 0u;
         memcpy(&f, &bits, sizeof(f));
         return f;
 }
 
-static inline uint16_t cast_f16_of_f32(float value) {
+HOST_DEVICE static inline uint16_t cast_f16_of_f32(float value) {
         uint32_t bits;
 
         memcpy(&bits, &value, sizeof(bits));
@@ -50,7 +52,7 @@ static inline uint16_t cast_f16_of_f32(float value) {
                            (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13);
 }
 
-static inline float cast_f32_of_f16(uint16_t value) {
+HOST_DEVICE static inline float cast_f32_of_f16(uint16_t value) {
         uint32_t magnitude = value & 0x7fffu, bits = (magnitude << 13) + 0x38000000u;
         float f = (float) magnitude * 0x1p-24f; /* what a subnormal is */
 

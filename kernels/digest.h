@@ -12,10 +12,11 @@
 #ifndef CAIRN_KERNELS_DIGEST_H
 #define CAIRN_KERNELS_DIGEST_H
 
+#include "kernels/host_device.h"
 #include <stddef.h>
 #include <stdint.h>
 
-static inline uint64_t digest_mix(uint64_t x) {
+HOST_DEVICE static inline uint64_t digest_mix(uint64_t x) {
         x += 0x9E3779B97F4A7C15u;
         x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
         x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
@@ -24,7 +25,7 @@ static inline uint64_t digest_mix(uint64_t x) {
 
 uint64_t digest_bytes(const void *data, size_t bytes);
 /* The digest of a sequence of digests or numbers: order matters. */
-static inline uint64_t digest_combine(uint64_t so_far, uint64_t next) {
+HOST_DEVICE static inline uint64_t digest_combine(uint64_t so_far, uint64_t next) {
         return digest_mix(so_far ^ digest_mix(next));
 }
 

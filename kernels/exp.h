@@ -8,10 +8,11 @@
 #ifndef CAIRN_KERNELS_EXP_H
 #define CAIRN_KERNELS_EXP_H
 
+#include "kernels/host_device.h"
 #include <stdint.h>
 #include <string.h>
 
-static inline float exp_f32(float x) {
+HOST_DEVICE static inline float exp_f32(float x) {
         const float round_magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
         uint32_t bits, magic_bits;
         float scale;

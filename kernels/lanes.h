@@ -7,18 +7,19 @@
 #ifndef CAIRN_KERNELS_LANES_H
 #define CAIRN_KERNELS_LANES_H
 
+#include "kernels/host_device.h"
 #include <stddef.h>
 
 enum { LANES = 8 };
 
-static inline float lanes_total_f32(float lane[LANES]) {
+HOST_DEVICE static inline float lanes_total_f32(float lane[LANES]) {
         for (size_t width = LANES / 2; width > 0; width /= 2)
                 for (size_t l = 0; l < width; l++)
                         lane[l] += lane[l + width];
         return lane[0];
 }
 
-static inline float lanes_sum_f32(const float *x, size_t count) {
+HOST_DEVICE static inline float lanes_sum_f32(const float *x, size_t count) {
         float lane[LANES] = {0};
         size_t i = 0;
         for (; i + LANES <= count; i += LANES)
@@ -29,7 +30,7 @@ static inline float lanes_sum_f32(const float *x, size_t count) {
         return lanes_total_f32(lane);
 }
 
-static inline float lanes_dot_f32(const float *x, const float *y, size_t count) {
+HOST_DEVICE static inline float lanes_dot_f32(const float *x, const float *y, size_t count) {
         float lane[LANES] = {0};
         size_t i = 0;
         for (; i + LANES <= count; i += LANES)

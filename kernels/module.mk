@@ -3,3 +3,33 @@ kernels_SRC := $(wildcard kernels/*.c)
 # Loops over elements vectorise at -O3. The two switches drop errno and floating-point traps, which nobody
 # reads; no value changes, every reduction keeps the order it is written in.
 $(BUILD)/obj/kernels/%.o: ROOM_CFLAGS = $(if $(SANITIZE),,-O3) -fno-math-errno -fno-trapping-math
+
+# What runs on a GPU: .cu files, and .c files that call CUDA's runtime. Other rooms add theirs. By nvcc it becomes
+# cairn-cuda.so, where there is a toolkit; by $(CXX), on a simulator, what the tests use (tests/module.mk).
+cuda_SRC := $(wildcard kernels/*.cu)
+CUDA_HOME ?= /usr/local/cuda
+NVCC := $(or $(if $(CUDA_HOME),$(wildcard $(CUDA_HOME)/bin/nvcc)),$(shell command -v nvcc))
+ifneq ($(NVCC),)
+ifeq ($(SANITIZE),)
+PROGRAMS += $(BUILD)/cairn-cuda.so
+endif
+endif
+
+# No contraction, no approximations, no flush to zero: results are the references' bits. PTX of the oldest is what
+# newer GPUs than these translate.
+NVCC_FLAGS := -std=c++17 -O3 --fmad=false -prec-div=true -prec-sqrt=true -ftz=false -Werror all-warnings \
+	-gencode arch=compute_80,code=[sm_80,compute_80] -gencode arch=compute_90,code=sm_90 \
+	-gencode arch=compute_100,code=sm_100
+cuda_objects = $(addprefix $(BUILD)/obj/$(1)/,$(addsuffix .o,$(basename $(2))))
+
+$(BUILD)/obj/cuda/%.o: %.cu
+	$(call say,NVCC,$<)mkdir -p $(@D) && $(NVCC) -I. -D_GNU_SOURCE $(NVCC_FLAGS) -t 0 -ccbin $(CXX) \
+		-Xcompiler -fPIC,-fvisibility=hidden,-ffp-contract=off,-Wall -MMD -MP -c -o $@ $<
+$(BUILD)/obj/cuda/%.o: %.c | $(GEN_HDR)
+	$(call say,CC,$<)mkdir -p $(@D) && $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -isystem $(CUDA_HOME)/include -MMD -MP -c -o $@ $<
+
+# What the rest of it needs of other rooms is in the program that loads it.
+.SECONDEXPANSION:
+$(BUILD)/cairn-cuda.so: $$(call cuda_objects,cuda,$$(cuda_SRC))
+	$(call say,LINK,$@)$(CXX) -shared $(CXX_LANGUAGE) $(LINK_FLAGS) $(SHARED_FLAGS) -o $@ $(filter %.o,$^) \
+		-L$(dir $(NVCC))../lib64 -lcudart_static -lrt $(SYSTEM_LIBS)

@@ -48,7 +48,6 @@ $(BUILD)/lib/tests.a: $(call objects,$(helper_SRC))
 $(BUILD)/obj/tests/%.o: ROOM_CFLAGS = $(BLAS_CFLAGS)
 
 # The tests that compare our declarations with NVIDIA's headers find them in a toolkit; without one they skip.
-CUDA_HOME ?= /usr/local/cuda
 CUDA_CFLAGS := $(if $(CUDA_HOME),$(addprefix -isystem ,$(wildcard $(CUDA_HOME)/include)))
 ABI_TESTS := $(BUILD)/obj/tests/unit/test_cuda_abi.o $(BUILD)/obj/tests/unit/test_nccl_abi.o
 $(ABI_TESTS): ROOM_CFLAGS = $(CUDA_CFLAGS)
@@ -82,6 +81,7 @@ $(BUILD)/tests/fuzz/seeds: $(call objects,tests/fuzz/seeds.c tests/unit/format_s
 	$(call link,$(CMOCKA_LIBS) $(PKG_LIBS))
 
 include tests/gpu/module.mk
+include tests/kernels/module.mk
 
 # What the tests may know: where the build is, and the compiler of the lint scripts.
 export BUILD CC CXX
@@ -89,10 +89,10 @@ TESTS_RUN = tests/run
 
 .PHONY: check-run check-unit check-sim check-fuzz check-e2e check-model check-lint check-headers check-includes
 .PHONY: check-kill check-reattach check-postmortem check-leader check-outage check-flat check-large
-# gpu_bundle.sh unpacks it; both it and doctor.sh meet the emulated driver.
-E2E_MORE = $(CUDA_EMU) $(if $(filter %/gpu_bundle.sh,$(E2E)),$(GPU_BUNDLE))
-check-run: all $(UNIT) $(SIM) $(FUZZ) $(E2E_HELPERS) $(E2E_MORE)
-	@$(TESTS_RUN) $(UNIT) $(SIM) $(FUZZ) $(LINT) $(MODEL) $(E2E)
+# gpu_bundle.sh unpacks it; both it and doctor.sh meet the emulated driver, the trainer's tests the runtime over it.
+E2E_MORE = $(CUDA_EMU) $(CAIRN_CUDA_EMU) $(if $(filter %/gpu_bundle.sh,$(E2E)),$(GPU_BUNDLE))
+check-run: all $(UNIT) $(SIM) $(KERNELS) $(FUZZ) $(E2E_HELPERS) $(E2E_MORE)
+	@$(TESTS_RUN) $(UNIT) $(SIM) $(KERNELS) $(FUZZ) $(LINT) $(MODEL) $(E2E)
 check-unit: $(UNIT)
 	@$(TESTS_RUN) $(UNIT)
 check-sim: all $(SIM)
@@ -130,8 +130,8 @@ check-size: all $(BUILD)/tests/sim/test_size $(BUILD)/tests/unit/test_group_size
 	@SIZE_NODES='$(or $(NODES),1000)' $(BUILD)/tests/unit/test_group_size
 
 .PHONY: check-sanitized check-races
-check-sanitized: all $(UNIT) $(SIM) $(FUZZ) $(E2E_HELPERS) $(CUDA_EMU)
-	@$(TESTS_RUN) -t 600 $(UNIT) $(SIM) $(FUZZ) $(E2E)
+check-sanitized: all $(UNIT) $(SIM) $(KERNELS) $(FUZZ) $(E2E_HELPERS) $(E2E_MORE)
+	@$(TESTS_RUN) -t 600 $(UNIT) $(SIM) $(KERNELS) $(FUZZ) $(E2E)
 # The race detector of this compiler does not know the widest address space randomization. Hundreds of
 # starts of all programs are too slow with it; and it takes the calls that cut_interleave, which has one thread,
 # leaves by a jump for ever deeper ones.
@@ -171,8 +171,10 @@ fuzz-seeds: $(BUILD)/tests/fuzz/seeds
 
 # ---- style ----
 ROOM_SRC := $(foreach room,$(ROOMS),$($(room)_SRC))
-ALL_SRC := $(ROOM_SRC) $(unit_SRC) $(sim_SRC) $(helper_SRC) $(e2e_SRC) $(bench_SRC) $(fuzz_SRC) $(script_SRC) $(emu_SRC) $(gpu_SRC)
+ALL_SRC := $(ROOM_SRC) $(unit_SRC) $(sim_SRC) $(helper_SRC) $(e2e_SRC) $(bench_SRC) $(fuzz_SRC) $(script_SRC) $(emu_SRC) $(gpu_SRC) \
+	$(simulator_SRC) $(kernel_SRC)
 ALL_HDR := $(wildcard $(ROOMS:%=%/*.h) tests/*/*.h tests/*/*/*.h)
+ALL_CXX := $(wildcard comm/*.cc $(ROOMS:%=%/*.cu) $(ROOMS:%=%/*.cuh) tests/cuda/sim/*.cuh tests/kernels/*.cu)
 
 .PHONY: tidy tidy-files tidy-rooms format format-check
 tidy: tidy-files
@@ -181,9 +183,9 @@ tidy: tidy-files
 tidy-files: $(patsubst %.c,$(BUILD)/tidy/%.ok,$(ALL_SRC))
 tidy-rooms: $(patsubst %.c,$(BUILD)/tidy/%.ok,$(ROOM_SRC))
 $(BUILD)/tidy/%.ok: %.c $(BUILD)/obj/%.o .clang-tidy
-	$(call say,TIDY,$<)mkdir -p $(@D) && clang-tidy --quiet $< -- -Iclient $(CPPFLAGS_ALL) $(LANGUAGE) $(PKG_CFLAGS) $(BLAS_CFLAGS) $(CUDA_CFLAGS) \
-		> $(@:.ok=.log) 2>&1 && touch $@ || { cat $(@:.ok=.log); exit 1; }
+	$(call say,TIDY,$<)mkdir -p $(@D) && clang-tidy --quiet $< -- -Iclient $(CPPFLAGS_ALL) $(LANGUAGE) $(PKG_CFLAGS) $(BLAS_CFLAGS) \
+		-Itests/cuda/sim $(CUDA_CFLAGS) > $(@:.ok=.log) 2>&1 && touch $@ || { cat $(@:.ok=.log); exit 1; }
 format:
-	clang-format -i $(ALL_SRC) $(ALL_HDR) $(wildcard comm/*.cc)
+	clang-format -i $(ALL_SRC) $(ALL_HDR) $(ALL_CXX)
 format-check:
-	@clang-format --dry-run -Werror $(ALL_SRC) $(ALL_HDR) $(wildcard comm/*.cc)
+	@clang-format --dry-run -Werror $(ALL_SRC) $(ALL_HDR) $(ALL_CXX)

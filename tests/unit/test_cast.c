@@ -89,6 +89,20 @@ static void test_f16_is_the_tables(void **state) {
         free(theirs);
 }
 
+/* NaN with them: sign and upper bits stay, and it becomes quiet. */
+static void test_every_code_widens_as_in_the_table(void **state) {
+        for (uint32_t i = 0; i < 65536; i++) {
+                uint16_t code = (uint16_t) i;
+                float wanted, bf16 = cast_f32_of_bf16(code), f16 = cast_f32_of_f16(code);
+                assert_int_equal(dtype_convert(&wanted, CAIRN_F32, &code, CAIRN_F16, 1, NULL, NULL),
+                                 0);
+                assert_memory_equal(&f16, &wanted, sizeof wanted);
+                assert_int_equal(
+                        dtype_convert(&wanted, CAIRN_F32, &code, CAIRN_BF16, 1, NULL, NULL), 0);
+                assert_memory_equal(&bf16, &wanted, sizeof wanted);
+        }
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_rounding),
@@ -96,6 +110,7 @@ int main(void) {
                 cmocka_unit_test(test_same_as_the_table),
                 cmocka_unit_test(test_every_f16_comes_back),
                 cmocka_unit_test(test_f16_is_the_tables),
+                cmocka_unit_test(test_every_code_widens_as_in_the_table),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,8 +5,8 @@
  * is opened at run time where the real one would be.
  *
  * Products are sums in float over k = 0, 1, 2, ..., so that the same call gives the same bits each
- * time; alpha and beta are floats of the host. What NVIDIA's library would also take, but Cairn does
- * not use, is CUBLAS_STATUS_NOT_SUPPORTED: other compute types than CUBLAS_COMPUTE_32F and its
+ * time; alpha and beta are floats of the host. What NVIDIA's library would also take, but Cairn
+ * does not use, is CUBLAS_STATUS_NOT_SUPPORTED: other compute types than CUBLAS_COMPUTE_32F and its
  * pedantic form, other element types than FP32, BF16 and FP16. Column-major, as there. A handle
  * belongs to the device that was current when it was made; without a stream of its own (the
  * default one) a product is CUBLAS_STATUS_EXECUTION_FAILED. Threads: one a handle.

@@ -5,14 +5,14 @@
  * -Itests/cuda/sim; sources include <cuda_runtime_api.h> and know no difference. Linked into
  * cairn-cuda-emu.so and into tests of kernels.
  *
- * Each device has its primary context, as libcairn's driver calls have; it is retained by the first
- * call that needs it (cudaSetDevice) and lives until cudaDeviceReset or the process ends. Handles of
- * streams and events are the driver's, so that they may be given to libcairn.
+ * Each device has its primary context, as libcairn's driver calls have; cudaSetDevice retains it,
+ * cudaDeviceReset or the end of the process gives it back. Handles of streams and events are the
+ * driver's, so that they may be given to libcairn.
  *
  * Stricter than NVIDIA's: streams need cudaStreamNonBlocking and there is no default stream (NULL
  * is cudaErrorInvalidResourceHandle); the kind of a copy has to be what its addresses are, or
  * cudaMemcpyDefault; a thread has no device before its first cudaSetDevice; device memory that was
- * not yet written holds garbage. A mistake of a kernel (tests/cuda/sim/cuda_sim.h) is an error of
+ * not yet written holds garbage. A mistake of a kernel (tests/cuda/sim/sim.h) is an error of
  * its context that stays. Threads: any.
  */
 #ifndef CAIRN_TESTS_CUDA_RUNTIME_API_H
