@@ -299,7 +299,8 @@ static void on_put(struct fake_agent *a, const Envelope *request) {
                 i = a->value_count++;
         CAIRN_ASSERT(i < 4 && m->key.len < 64 && m->value.len <= 64);
         memcpy(a->values[i].key, m->key.data, m->key.len);
-        memcpy(a->values[i].value, m->value.data, m->value.len);
+        if (m->value.len > 0)
+                memcpy(a->values[i].value, m->value.data, m->value.len);
         a->values[i].bytes = m->value.len;
         if (request->id)
                 say_done(a, request->id);
