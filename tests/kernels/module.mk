@@ -3,6 +3,7 @@
 simulator_SRC := $(wildcard tests/cuda/sim/*.c)
 kernel_SRC := $(wildcard tests/kernels/*.c)
 CAIRN_CUDA_EMU := $(BUILD)/tests/cuda/cairn-cuda-emu.so
+CUBLAS_EMU := $(BUILD)/tests/cuda/libcublas-emu.so
 KERNELS := $(call test_programs,$(filter tests/kernels/test_%,$(kernel_SRC)))
 ifneq ($(TESTS),)
 KERNELS := $(filter $(TESTS:%=$(BUILD)/tests/kernels/test_%),$(KERNELS))
@@ -19,15 +20,20 @@ $(BUILD)/obj/cuda-emu/%.o: %.c | $(GEN_HDR)
 	$(call say,CC,$<)mkdir -p $(@D) && $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -Itests/cuda/sim -MMD -MP -c -o $@ $<
 $(call objects,$(kernel_SRC)): ROOM_CFLAGS = -Itests/cuda/sim
 
-$(BUILD)/lib/simulator.a: $(call objects,$(simulator_SRC))
+$(BUILD)/lib/simulator.a: $(call objects,$(filter-out %/cublas.c,$(simulator_SRC)))
 $(CAIRN_CUDA_EMU): $(call cuda_objects,cuda-emu,$(cuda_SRC)) $(BUILD)/lib/simulator.a $(CUDA_EMU)
 	$(call say,LINK,$@)$(CC) -shared $(LANGUAGE) $(CFLAGS) $(LINK_FLAGS) $(SHARED_FLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) \
 		-L$(@D) -lcuda-emu -Wl,-rpath,'$$ORIGIN' $(SYSTEM_LIBS)
+$(BUILD)/obj/tests/cuda/sim/cublas.o: ROOM_CFLAGS = $(if $(SANITIZE),,-O3)
+$(CUBLAS_EMU): $(BUILD)/obj/tests/cuda/sim/cublas.o $(CUDA_EMU)
+	$(call say,LINK,$@)$(CC) -shared $(LANGUAGE) $(CFLAGS) $(LINK_FLAGS) $(SHARED_FLAGS) -o $@ $< -L$(@D) -lcuda-emu \
+		-Wl,-rpath,'$$ORIGIN' $(SYSTEM_LIBS)
+
 rpath = -Wl,-rpath,'$$ORIGIN/$(1)'
 $(KERNELS): $(BUILD)/tests/kernels/%: $(BUILD)/obj/tests/kernels/%.o $(BUILD)/obj/tests/kernels/gpu_test.o \
 		$(call cuda_objects,cuda-emu,$(wildcard kernels/*.cu tests/kernels/*.cu)) $(BUILD)/lib/simulator.a \
-		$(call archives,kernels format base) $(CUDA_EMU)
-	$(call link,$(CMOCKA_LIBS) $(PKG_LIBS) -L$(BUILD)/tests/cuda -lcuda-emu $(call rpath,../cuda))
+		$(call archives,kernels format base) $(CUDA_EMU) $(CUBLAS_EMU)
+	$(call link,$(CMOCKA_LIBS) $(PKG_LIBS) -L$(BUILD)/tests/cuda -lcublas-emu -lcuda-emu $(call rpath,../cuda))
 
 .PHONY: check-kernels check-kernels-once
 # Once with every access looked at, once under sanitizers.
