@@ -26,6 +26,8 @@
         extern __shared__ __align__(16) unsigned char gpu_shared_[]; \
         type *name = reinterpret_cast<type *>(gpu_shared_)
 
+constexpr unsigned GPU_BLOCKS_MAX = 4096;
+
 template <class T> struct gpu_same { typedef T type; };
 
 /* Queues a kernel; a cudaError_t. Arguments become what the kernel's parameters are. */
@@ -38,6 +40,7 @@ inline int gpu_launch(const char *, void (*kernel)(P...), dim3 grid, dim3 block,
 }
 #else
 #include <cuda_sim.cuh>
+constexpr unsigned GPU_BLOCKS_MAX = 8; /* small tests have more elements than threads */
 #endif
 
 /* The first two arguments of a launch: the name of a kernel, for messages, and the kernel. */
@@ -45,7 +48,7 @@ inline int gpu_launch(const char *, void (*kernel)(P...), dim3 grid, dim3 block,
 
 /* ---- elementwise kernels ---- */
 
-constexpr unsigned GPU_BLOCK = 256, GPU_BLOCKS_MAX = 4096, GPU_WARP = 32;
+constexpr unsigned GPU_BLOCK = 256, GPU_WARP = 32;
 #define GPU_ALL_LANES 0xffffffffu
 
 __device__ static inline size_t gpu_index() {

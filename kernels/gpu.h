@@ -121,7 +121,7 @@ int gpu_rows_center_running(void *stream, float *running, void *in, float moment
                             size_t channels, enum gpu_type type);
 int gpu_rows_subtract(void *stream, void *in, const float *offset, size_t rows, size_t channels,
                       enum gpu_type type);
-/* The sum of `count` floats to *sum, in the order of lanes.h. */
+/* *sum = sum_f32 of norm.h. */
 int gpu_sum(void *stream, double *sum, const float *x, size_t count);
 
 #ifdef __cplusplus

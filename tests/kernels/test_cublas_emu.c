@@ -61,19 +61,20 @@ static void check_product(cublasHandle_t handle, const struct shape *s, int op_a
         int lda = (op_a ? s->k : s->m) + 1, ldb = (op_b ? s->n : s->k) + 2, ldc = s->m + 3;
         int a_count = lda * (op_a ? s->m : s->k), b_count = ldb * (op_b ? s->k : s->n);
         int c_count = ldc * s->n;
+        assert_true(COUNT * a_count <= ROOM && COUNT * b_count <= ROOM && COUNT * c_count <= ROOM);
         gpu_test_fill(a, ROOM, 1, false);
         gpu_test_fill(b, ROOM, 2, false);
         gpu_test_fill(c, ROOM, 3, false);
-        void *da = upload(a, (size_t) (COUNT * a_count), type);
-        void *db = upload(b, (size_t) (COUNT * b_count), type);
-        void *dc = upload(c, (size_t) (COUNT * c_count), c_type);
+        void *da = upload(a, COUNT * (size_t) a_count, type);
+        void *db = upload(b, COUNT * (size_t) b_count, type);
+        void *dc = upload(c, COUNT * (size_t) c_count, c_type);
         assert_int_equal(cublasGemmStridedBatchedEx(handle, (cublasOperation_t) op_a,
                                                     (cublasOperation_t) op_b, s->m, s->n, s->k,
                                                     &two, da, type, lda, a_count, db, type, ldb,
                                                     b_count, beta, dc, c_type, ldc, c_count, COUNT,
                                                     CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
                          CUBLAS_STATUS_SUCCESS);
-        download(got, dc, (size_t) (COUNT * c_count), c_type);
+        download(got, dc, COUNT * (size_t) c_count, c_type);
         for (int at = 0; at < COUNT * c_count; at++) {
                 int part = at / c_count, i = at % c_count % ldc, j = at % c_count / ldc;
                 double wanted = (double) c[at], bound = 0;

@@ -201,10 +201,18 @@ static void note_write(struct cell *c, enum access_kind kind, const char *what, 
         *c = (struct cell){.write = seen.current | (kind == UPDATE ? ATOMIC : 0)};
 }
 
+static bool is_same(const struct cell *a, const struct cell *b) {
+        return a->write == b->write && a->read[0] == b->read[0] && a->read[1] == b->read[1];
+}
+
+/* The bytes of a word have mostly been used together: what holds for the first is theirs, too. */
 static void note(struct cell *cells, size_t bytes, enum access_kind kind, const char *what,
                  size_t offset) {
+        const struct cell before = cells[0];
         for (size_t i = 0; i < bytes; i++)
-                if (kind == READ)
+                if (i > 0 && is_same(&cells[i], &before))
+                        cells[i] = cells[0];
+                else if (kind == READ)
                         note_read(&cells[i], what, offset + i);
                 else
                         note_write(&cells[i], kind, what, offset + i);
