@@ -8,10 +8,11 @@
 
 /* What the driver keeps ends the session's cuts; the rest is update_end's to tell. */
 static int check_device(struct cairn *c, const char *operation, struct cairn_error *reterr) {
-        if (c->stream.broken)
+        int r = stream_check(&c->stream, reterr);
+        if (r == CAIRN_ERR_FATAL)
                 return handle_poison(c, operation, "the cut word was changed by somebody else",
                                      reterr);
-        return stream_check(&c->stream, reterr);
+        return r;
 }
 
 static int update_begin(struct cairn *c, struct cairn_error *reterr) {

@@ -14,8 +14,6 @@
 #include <sys/stat.h>
 
 #define PROBE_BYTES_MAX (64 * MiB)
-/* A chunk is there in milliseconds; a GPU that takes so long hangs. */
-#define CHUNK_NS (30 * NSEC_PER_SEC)
 #define STRAGGLER_NS NSEC_PER_SEC
 enum { STRAGGLER_TRIES = 3 };
 /* How often a pending end is looked at. */
@@ -94,6 +92,10 @@ static int look(void *context, uint64_t arrived_bytes, struct cairn_error *reter
         return 0;
 }
 
+static uint64_t chunk_deadline(const struct pusher *p) {
+        return clock_now(p->parts.clock) + p->parts.chunk_ns;
+}
+
 static int queue_all(struct order *o, struct chunks *c, uint64_t limit_bytes,
                      struct cairn_error *reterr) {
         const struct push_plan *plan = o->plan;
@@ -102,7 +104,7 @@ static int queue_all(struct order *o, struct chunks *c, uint64_t limit_bytes,
                 const struct push_item *item = &plan->items[i];
                 uint64_t n = item->bytes < limit_bytes ? item->bytes : limit_bytes;
                 TRY(chunks_copy(c, o->p->staging + item->offset, item->source, n,
-                                clock_now(o->p->parts.clock) + CHUNK_NS, reterr));
+                                chunk_deadline(o->p), reterr));
                 limit_bytes -= n;
         }
         return 0;
@@ -132,10 +134,10 @@ static int copy(struct order *o, uint64_t limit_bytes, uint64_t *ret_bytes,
         if (p->staging_bytes < o->plan->image_bytes)
                 return error_set(reterr, CAIRN_ERR_CORRUPT, "copy the state", "",
                                  "staging is smaller than the image");
-        chunks_init(&c, p->device, NULL, CHUNK_BYTES, look, o);
+        chunks_init(&c, p->device, NULL, p->parts.chunk_bytes, look, o);
         int r = queue_all(o, &c, limit_bytes, reterr);
         if (r == 0)
-                r = chunks_end(&c, clock_now(p->parts.clock) + CHUNK_NS, reterr);
+                r = chunks_end(&c, chunk_deadline(p), reterr);
         if (r < 0)
                 await_stragglers(p);
         *ret_bytes = c.arrived_bytes;
@@ -261,6 +263,10 @@ int pusher_start(struct pusher *p, const struct pusher_parts *parts, struct cair
         if (p->started)
                 return 0;
         *p = (struct pusher){.parts = *parts, .socket = -1, .saver_socket = -1};
+        if (!p->parts.chunk_bytes)
+                p->parts.chunk_bytes = CHUNK_BYTES;
+        if (!p->parts.chunk_ns)
+                p->parts.chunk_ns = PUSHER_CHUNK_NS;
         (void) pthread_mutex_init(&p->lock, NULL);
         p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
         int r = p->wake_fd < 0 ? error_set_errno(reterr, errno, "start copying thread", "") : 0;

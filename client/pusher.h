@@ -23,12 +23,16 @@
 #include "client/stream.h"
 #include "format/push.h"
 
+/* A chunk is there in milliseconds; a GPU that takes so long hangs. */
+#define PUSHER_CHUNK_NS (10 * NSEC_PER_SEC)
+
 struct pusher_parts {
         const struct device_ops *ops; /* a device of its own is opened: another stream */
         int ordinal;
         struct control_page *page;
         struct stream *stream; /* NULL: there are no events to look at */
         const struct clock_ops *clock;
+        uint64_t chunk_bytes, chunk_ns; /* 0: what chunks.h says, PUSHER_CHUNK_NS */
 };
 
 struct pusher {

@@ -83,7 +83,7 @@ static void publish(struct stream *s) {
         if (cut_update_end(s->page, s->step, s->seal, &seq, &ring) < 0) {
                 (void) error_set(&e, CAIRN_ERR_FATAL, "end update", "",
                                  "the cut word was changed by somebody else");
-                s->broken = true;
+                s->final = e;
                 drop(s, &e);
                 return;
         }

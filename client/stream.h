@@ -50,7 +50,6 @@ struct stream {
         struct device_event event;
         int64_t step;
         uint64_t seal;
-        bool broken;                /* the page was changed by somebody else */
         struct cairn_error failure; /* the first one that nobody was told */
         struct cairn_error final;   /* status 0: none */
 };
@@ -71,7 +70,7 @@ int stream_look(struct stream *s);
 /* Until nothing is pending, at the latest at the deadline, which drops it. Whether the word is
  * STABLE, or was never there. */
 bool stream_await(struct stream *s, uint64_t deadline_ns);
-/* The final error, if there is one. */
+/* The final error, if there is one. FATAL: the page was changed by somebody else. */
 int stream_check(struct stream *s, struct cairn_error *reterr);
 /* What went wrong since it was last told, or the final error. 0: nothing. */
 int stream_failure(struct stream *s, struct cairn_error *reterr);

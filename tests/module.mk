@@ -65,7 +65,7 @@ $(filter %/test_nccl %/test_nccl_id %/test_nccl_library,$(call test_programs,$(u
 $(CUDA_EMU): $(call objects,$(emu_SRC)) $(call archives,device base)
 	$(call say,LINK,$@)mkdir -p $(@D) && $(CC) -shared $(LANGUAGE) $(CFLAGS) $(LINK_FLAGS) $(SHARED_FLAGS) -o $@ $(filter %.o,$^) \
 		$(filter %.a,$^) $(SYSTEM_LIBS)
-$(filter %/test_cuda %/test_cuda_driver %/test_cuda_emu %/test_chunks %/test_slab %/test_nvml %/test_gpu_probe,$(call test_programs,$(unit_SRC))): | $(CUDA_EMU)
+$(filter %/test_stream %/test_pusher %/test_gpu_session %/test_cuda %/test_cuda_driver %/test_cuda_emu %/test_chunks %/test_slab %/test_nvml %/test_gpu_probe,$(call test_programs,$(unit_SRC))): | $(CUDA_EMU)
 
 $(BUILD)/tests/e2e/gpu_trainer: | $(CUDA_EMU)
 
