@@ -345,7 +345,7 @@ static bool session_of_run(const struct agent *a, const struct run *run) {
 
 static void reap(void *context) {
         struct agent *a = context;
-        bool any_run = false, any_session = false;
+        bool any_run = false, any_session = false, any_telling = false;
         for (size_t i = 0; i < SESSION_COUNT_MAX; i++) {
                 struct session *s = a->sessions[i];
                 if (!s)
@@ -364,7 +364,9 @@ static void reap(void *context) {
         }
         for (size_t i = 0; i < AGENT_RUN_COUNT_MAX; i++) {
                 struct run *run = a->runs[i];
-                if (run && run->state == RUN_ENDED && !run->store_calls &&
+                bool telling = run && run_is_telling(run);
+                any_telling = any_telling || telling;
+                if (run && run->state == RUN_ENDED && !run->store_calls && !telling &&
                     !session_of_run(a, run)) {
                         a->had_run = a->had_run || run->end.wanted; /* also before it was LIVE */
                         run_free(run);
@@ -377,7 +379,8 @@ static void reap(void *context) {
         bool embedded_over =
                 a->config.runner && !any_run && (a->had_run || (a->runner_gone && !lingers));
         bool late = a->stopping && now_ns >= a->stop_deadline_ns;
-        if (a->stopping && !any_session && a->stop_deadline_ns > now_ns + AGENT_GRACE_NS)
+        if (a->stopping && !any_session && !any_telling &&
+            a->stop_deadline_ns > now_ns + AGENT_GRACE_NS)
                 a->stop_deadline_ns = now_ns + AGENT_GRACE_NS;
         if ((embedded_over && server_idle(&a->server)) || late ||
             (a->stopping && !any_run && server_idle(&a->server))) {
@@ -452,13 +455,22 @@ static gid_t find_group(const struct config *config) {
         return g ? g->gr_gid : (gid_t) -1;
 }
 
+/* Signals that a scheduler sends to all processes of a job are the trainers' and `cairn run`'s. A
+ * terminal that goes away ends an agent that was started in it, unless by nohup. */
 static int watch_signals(struct agent *a, struct cairn_error *reterr) {
+        struct sigaction hang_up;
         sigset_t set;
         (void) sigemptyset(&set);
         (void) sigaddset(&set, SIGTERM);
         (void) sigaddset(&set, SIGINT);
+        if (a->config.runner)
+                (void) signal(SIGHUP, SIG_IGN);
+        else if (sigaction(SIGHUP, NULL, &hang_up) == 0 && hang_up.sa_handler != SIG_IGN)
+                (void) sigaddset(&set, SIGHUP);
         (void) sigprocmask(SIG_BLOCK, &set, NULL);
         (void) signal(SIGPIPE, SIG_IGN);
+        (void) signal(SIGUSR1, SIG_IGN);
+        (void) signal(SIGUSR2, SIG_IGN);
         a->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
         if (a->signal_fd < 0)
                 return error_set_errno(reterr, errno, "watch signals", "");

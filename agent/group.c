@@ -5,6 +5,7 @@
 #include "agent/group.h"
 #include "agent/attempt.h"
 #include "agent/group_local.h"
+#include "agent/group_refusal.h"
 #include "agent/rendezvous_record.h"
 #include "agent/run_parts.h"
 #include "base/cleanup.h"
@@ -27,29 +28,38 @@
 
 static const struct state_row group_states[GROUP_STATE_COUNT] = {
         [GROUP_OUTSIDE] = {"outside", STATE_TO(GROUP_LOOKING)},
-        [GROUP_LOOKING] = {"looking", STATE_TO(GROUP_JOINING) | STATE_TO(GROUP_OUTSIDE)},
-        [GROUP_JOINING] = {"joining", STATE_TO(GROUP_FORMING) | STATE_TO(GROUP_OUTSIDE)},
+        [GROUP_LOOKING] = {"looking", STATE_TO(GROUP_JOINING) | STATE_TO(GROUP_OUTSIDE) |
+                                              STATE_TO(GROUP_TELLING)},
+        [GROUP_JOINING] = {"joining", STATE_TO(GROUP_FORMING) | STATE_TO(GROUP_OUTSIDE) |
+                                              STATE_TO(GROUP_TELLING)},
         [GROUP_FORMING] = {"forming", STATE_TO(GROUP_CLAIMING) | STATE_TO(GROUP_CREATING) |
                                               STATE_TO(GROUP_CONNECTING) | STATE_TO(GROUP_JOINING) |
-                                              STATE_TO(GROUP_OUTSIDE)},
-        [GROUP_CLAIMING] = {"claiming", STATE_TO(GROUP_CREATING) | STATE_TO(GROUP_OUTSIDE)},
+                                              STATE_TO(GROUP_OUTSIDE) | STATE_TO(GROUP_TELLING)},
+        [GROUP_CLAIMING] = {"claiming", STATE_TO(GROUP_CREATING) | STATE_TO(GROUP_OUTSIDE) |
+                                                STATE_TO(GROUP_TELLING)},
         [GROUP_CREATING] = {"creating", STATE_TO(GROUP_LEADING) | STATE_TO(GROUP_SURVEYING) |
-                                                STATE_TO(GROUP_JOINING) | STATE_TO(GROUP_OUTSIDE)},
+                                                STATE_TO(GROUP_JOINING) | STATE_TO(GROUP_OUTSIDE) |
+                                                STATE_TO(GROUP_TELLING)},
         [GROUP_SURVEYING] = {"surveying", STATE_TO(GROUP_SETTLING) | STATE_TO(GROUP_JOINING) |
-                                                  STATE_TO(GROUP_OUTSIDE)},
+                                                  STATE_TO(GROUP_OUTSIDE) |
+                                                  STATE_TO(GROUP_TELLING)},
         [GROUP_SETTLING] = {"settling", STATE_TO(GROUP_LEADING) | STATE_TO(GROUP_FOLLOWING) |
-                                                STATE_TO(GROUP_JOINING) | STATE_TO(GROUP_OUTSIDE)},
+                                                STATE_TO(GROUP_JOINING) | STATE_TO(GROUP_OUTSIDE) |
+                                                STATE_TO(GROUP_TELLING)},
         [GROUP_LEADING] = {"leading", STATE_TO(GROUP_LOST) | STATE_TO(GROUP_OUTSIDE)},
         [GROUP_CONNECTING] = {"connecting", STATE_TO(GROUP_REOPENING) | STATE_TO(GROUP_SURVEYING) |
                                                     STATE_TO(GROUP_JOINING) |
-                                                    STATE_TO(GROUP_OUTSIDE)},
+                                                    STATE_TO(GROUP_OUTSIDE) |
+                                                    STATE_TO(GROUP_TELLING)},
         [GROUP_REOPENING] = {"reopening", STATE_TO(GROUP_FOLLOWING) | STATE_TO(GROUP_JOINING) |
-                                                  STATE_TO(GROUP_OUTSIDE)},
+                                                  STATE_TO(GROUP_OUTSIDE) |
+                                                  STATE_TO(GROUP_TELLING)},
         [GROUP_FOLLOWING] = {"following", STATE_TO(GROUP_LOST) | STATE_TO(GROUP_OUTSIDE)},
         [GROUP_LOST] = {"lost", STATE_TO(GROUP_LOOKING) | STATE_TO(GROUP_OUTSIDE)},
+        [GROUP_TELLING] = {"telling", STATE_TO(GROUP_LOOKING) | STATE_TO(GROUP_OUTSIDE)},
 };
 
-static void set_state(struct group *g, enum group_state to, uint64_t deadline_ns) {
+void group_set_state(struct group *g, enum group_state to, uint64_t deadline_ns) {
         const char *name = state_table_step(group_states, GROUP_STATE_COUNT, g->state, to);
         log_event(LOG_LEVEL_INFO, "run=%s node=%s group=%s generation=%llu nodes=%u world=%u",
                   g->run->name, g->self.node, name, (unsigned long long) g->generation,
@@ -83,11 +93,15 @@ bool group_node_local(const struct run *run) {
         return run->group && run->group->local;
 }
 
+bool group_records_end(const struct run *run) {
+        return group_leads(run) || run->group->local || run->group->end_code;
+}
+
 const char *group_node_name(const struct run *run) {
         return run->group ? run->group->self.node : "";
 }
 
-static void drop_links(struct group *g) {
+void group_drop_links(struct group *g) {
         group_local_reset(g);
         peer_free(g->leader);
         g->leader = NULL;
@@ -102,14 +116,24 @@ static void drop_links(struct group *g) {
 
 static void join(struct group *g);
 
-/* This start came to nothing: its `cairn run` hears why, and the others do without this node. */
+/* This start came to nothing: its `cairn run` hears why, and if it is for good the others, too. */
 static void give_up(struct group *g, const struct cairn_error *error) {
-        group_leave(g);
+        group_refuse(g, false, error);
         run_start_failed(g->run, error);
 }
 
 void group_give_up(struct group *g, const struct cairn_error *error) {
         give_up(g, error);
+}
+
+/* The like where the others know by themselves. */
+static void give_up_silently(struct group *g, const struct cairn_error *error) {
+        group_leave(g);
+        run_start_failed(g->run, error);
+}
+
+void group_was_refused(struct group *g, const struct cairn_error *error) {
+        give_up_silently(g, error);
 }
 
 /* ---- the store ---- */
@@ -260,7 +284,7 @@ static void lead(struct group *g, const struct rendezvous_member *ready, uint32_
                 create(g, number, "");
                 return;
         }
-        set_state(g, GROUP_CLAIMING, 0);
+        group_set_state(g, GROUP_CLAIMING, 0);
         run_ask_store(g->run);
 }
 
@@ -272,11 +296,11 @@ static void created(void *context, const struct rendezvous_answer *answer) {
                 memcpy(g->secret, rendezvous_view(g->rendezvous)->generation.secret,
                        sizeof g->secret);
                 if (g->local) {
-                        set_state(g, GROUP_SURVEYING, now_of(g) + GROUP_CONNECT_NS);
+                        group_set_state(g, GROUP_SURVEYING, now_of(g) + GROUP_CONNECT_NS);
                         group_local_start(g);
                         return;
                 }
-                set_state(g, GROUP_LEADING, now_of(g) + GROUP_CONNECT_NS);
+                group_set_state(g, GROUP_LEADING, now_of(g) + GROUP_CONNECT_NS);
                 run_started(g->run, &g->decided);
                 return;
         }
@@ -306,7 +330,7 @@ static void create(struct group *g, uint64_t number, const char *parent) {
         while (getrandom(n.secret, sizeof n.secret, 0) != sizeof n.secret)
                 ;
         memcpy(g->secret, n.secret, sizeof g->secret);
-        set_state(g, GROUP_CREATING, 0);
+        group_set_state(g, GROUP_CREATING, 0);
         if (rendezvous_create(g->rendezvous, &n, now_of(g) + GROUP_REQUEST_NS, created, g, &error) <
             0)
                 give_up(g, &error);
@@ -314,23 +338,19 @@ static void create(struct group *g, uint64_t number, const char *parent) {
 
 void group_claimed(struct group *g, const struct start_reply *decided) {
         g->decided = *decided;
-        if (decided->finished) { /* nothing was made; each node's agent finds the same */
-                group_leave(g);
+        if (decided->finished) { /* nothing was made */
+                group_refuse_finished(g, decided->finished_reason);
                 run_started(g->run, decided);
                 return;
         }
         create(g, decided->generation, decided->decided == START_RESUME ? decided->checkpoint : "");
 }
 
-void group_set_settling(struct group *g) {
-        set_state(g, GROUP_SETTLING, 0);
-}
-
 void group_settled(struct group *g, const struct start_reply *decided) {
         bool leads = !g->leader;
         g->decided = *decided;
-        set_state(g, leads ? GROUP_LEADING : GROUP_FOLLOWING,
-                  leads ? now_of(g) + GROUP_CONNECT_NS : 0);
+        group_set_state(g, leads ? GROUP_LEADING : GROUP_FOLLOWING,
+                        leads ? now_of(g) + GROUP_CONNECT_NS : 0);
         if (!leads)
                 group_tell_ready(g->run);
         run_started(g->run, &g->decided);
@@ -342,8 +362,12 @@ void group_join_again(struct group *g, uint64_t generation_min) {
         join(g);
 }
 
-void group_claim_failed(struct group *g) {
-        group_leave(g);
+void group_claim_failed(struct group *g, const struct cairn_error *error) {
+        group_refuse(g, true, error);
+}
+
+bool run_is_telling(const struct run *run) {
+        return run->group && run->group->state == GROUP_TELLING;
 }
 
 /* ---- a member ---- */
@@ -381,7 +405,7 @@ static void follow(struct group *g, const struct rendezvous_generation *n) {
         g->generation = n->number;
         g->run->master_port = n->master_port;
         memcpy(g->secret, n->secret, sizeof g->secret);
-        set_state(g, GROUP_CONNECTING, now_of(g) + GROUP_CONNECT_NS);
+        group_set_state(g, GROUP_CONNECTING, now_of(g) + GROUP_CONNECT_NS);
         identity_of(g, &me);
         const struct peer_callbacks callbacks = {.context = g,
                                                  .opened = link_opened,
@@ -408,7 +432,7 @@ static void reopened(void *context, const struct store_message *reply, struct wi
                 return;
         }
         g->decided = reply->started;
-        set_state(g, GROUP_FOLLOWING, 0);
+        group_set_state(g, GROUP_FOLLOWING, 0);
         group_tell_ready(g->run);
         run_started(g->run, &g->decided);
 }
@@ -421,11 +445,11 @@ static void link_opened(void *context, struct peer_link *link) {
                 return;
         (void) link;
         if (g->local) {
-                set_state(g, GROUP_SURVEYING, 0);
+                group_set_state(g, GROUP_SURVEYING, 0);
                 group_local_follow(g);
                 return;
         }
-        set_state(g, GROUP_REOPENING, 0);
+        group_set_state(g, GROUP_REOPENING, 0);
         if (run_store_request(g->run, &m, reopened, g, &error) < 0)
                 give_up(g, &error);
 }
@@ -495,6 +519,23 @@ static void left_behind(struct group *g, const struct rendezvous_view *v) {
         group_lost(g, reason);
 }
 
+/* A node with another store is there: both starts end, each by itself, once both have seen the
+ * other; this one also where that one has left meanwhile. A run that goes on waits until it is
+ * gone. */
+static bool sees_stranger(struct group *g, const struct rendezvous_view *v) {
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        bool is_there = check_stores(g, v, &error) < 0;
+        if (g->run->generation > 0)
+                return is_there;
+        if (is_there && !g->stranger_ns) {
+                g->stranger_ns = now_of(g);
+                g->stranger = error;
+        }
+        if (g->stranger_ns && now_of(g) >= g->stranger_ns + STRANGER_NS)
+                give_up_silently(g, &g->stranger);
+        return g->stranger_ns != 0;
+}
+
 static void look(struct group *g) {
         const struct rendezvous_view *v = rendezvous_view(g->rendezvous);
         if (v->standing == RENDEZVOUS_LOST) {
@@ -510,17 +551,10 @@ static void look(struct group *g) {
                 follow(g, &v->generation);
                 return;
         }
-        struct cairn_error error = CAIRN_ERROR_INIT;
-        if (check_stores(g, v, &error) < 0) {
-                if (!g->stranger_ns)
-                        g->stranger_ns = now_of(g);
-                /* That one is to see this one, too, before it leaves. A run that goes on waits
-                 * until the stranger is gone. */
-                if (g->run->generation == 0 && now_of(g) >= g->stranger_ns + STRANGER_NS)
-                        give_up(g, &error);
+        if (group_heed_refusal(g, v))
                 return;
-        }
-        g->stranger_ns = 0;
+        if (sees_stranger(g, v))
+                return;
         uint32_t count = ready_nodes(g, v);
         uint64_t hash = count;
         for (uint32_t i = 0; i < count; i++)
@@ -558,7 +592,7 @@ static void joined(void *context, const struct rendezvous_answer *answer) {
         } else if (answer->status < 0)
                 give_up(g, &answer->error);
         else {
-                set_state(g, GROUP_FORMING, now_of(g) + TICK_NS);
+                group_set_state(g, GROUP_FORMING, now_of(g) + TICK_NS);
                 look(g);
         }
 }
@@ -596,13 +630,13 @@ static void leave_or_enter(struct group *g) {
 
 /* With a fresh nonce: whoever sees it knows that this node is ready. */
 static void join(struct group *g) {
-        drop_links(g);
+        group_drop_links(g);
         while (getrandom(&g->self.nonce, sizeof g->self.nonce, 0) != sizeof g->self.nonce ||
                g->self.nonce == 0)
                 ;
         g->ready_hash = 0;
         g->end_code = 0;
-        set_state(g, GROUP_JOINING, 0);
+        group_set_state(g, GROUP_JOINING, 0);
         leave_or_enter(g);
 }
 
@@ -617,6 +651,9 @@ static void on_time(void *context) {
                 break;
         case GROUP_JOINING:
                 leave_or_enter(g);
+                break;
+        case GROUP_TELLING:
+                group_refusal_pump(g);
                 break;
         case GROUP_SURVEYING: /* members wait for their leader, who is here or lost */
                 for (uint32_t i = 0; i < g->node_count && !g->leader; i++)
@@ -648,8 +685,9 @@ static void on_time(void *context) {
 void group_begin(struct group *g) {
         struct cairn_error error = CAIRN_ERROR_INIT;
         struct store_message m = {.verb = STORE_LOOK};
-        drop_links(g);
-        set_state(g, GROUP_LOOKING, 0);
+        group_drop_links(g);
+        g->stranger_ns = 0;
+        group_set_state(g, GROUP_LOOKING, 0);
         if (run_store_request(g->run, &m, looked, g, &error) < 0)
                 give_up(g, &error);
 }
@@ -662,10 +700,10 @@ static void left(void *context, const struct rendezvous_answer *answer) {
 
 void group_leave(struct group *g) {
         struct cairn_error error = CAIRN_ERROR_INIT;
-        if (!g || g->state == GROUP_OUTSIDE)
+        if (!g || g->state == GROUP_OUTSIDE || g->state == GROUP_TELLING)
                 return;
-        drop_links(g);
-        set_state(g, GROUP_OUTSIDE, 0);
+        group_drop_links(g);
+        group_set_state(g, GROUP_OUTSIDE, 0);
         if (rendezvous_view(g->rendezvous)->standing != RENDEZVOUS_MEMBER)
                 return;
         if (rendezvous_leave(g->rendezvous, now_of(g) + GROUP_REQUEST_NS, left, g, &error) < 0)
@@ -724,7 +762,7 @@ void group_lost(struct group *g, const char *reason) {
         log_event(LOG_LEVEL_WARNING, "run=%s generation=%llu group=lost reason=\"%s\"", run->name,
                   (unsigned long long) g->generation, reason);
         tell_lost(g, reason, 0);
-        set_state(g, GROUP_LOST, 0);
+        group_set_state(g, GROUP_LOST, 0);
         struct cairn_error error = CAIRN_ERROR_INIT;
         (void) error_set(&error, CAIRN_ERR_PEER, "take snapshot", run->name, "%s", reason);
         attempts_doom_all(run, &error);
@@ -794,6 +832,7 @@ static int open_group(struct group *g, const char *store, const Cairn__Control__
         g->nodes_max = m->nodes_max;
         g->elastic = m->nodes_min != m->nodes_max;
         g->at_etcd = place.kind == RENDEZVOUS_ETCD;
+        g->in_store = place.in_store;
         g->self.ranks = m->world;
         const struct peer_callbacks callbacks = {.context = g,
                                                  .identify = identify,
@@ -830,7 +869,7 @@ void group_free(struct group *g) {
         if (!g)
                 return;
         struct loop *loop = &g->run->agent->loop;
-        drop_links(g);
+        group_drop_links(g);
         g->local = group_local_free(g->local);
         peer_listener_done(&g->listener);
         loop_timer_clear(loop, &g->timer);

@@ -4,6 +4,7 @@
  *
  *   OUTSIDE -> LOOKING -> JOINING -> FORMING -> CLAIMING -> CREATING -> LEADING -> LOST -> ...
  *                                       \-> CONNECTING -> REOPENING -> FOLLOWING -/
+ *   a start that is refused: -> TELLING -> OUTSIDE (group_refusal.h)
  *   in node-local stores                  -> CREATING -> SURVEYING -> SETTLING -> LEADING
  *                                       \-> CONNECTING -> SURVEYING -> SETTLING -> FOLLOWING
  *
@@ -52,6 +53,7 @@ enum group_state {
         GROUP_SETTLING,   /* the store process does what was decided */
         GROUP_FOLLOWING,
         GROUP_LOST,
+        GROUP_TELLING, /* refused: it says so to those who wait */
         GROUP_STATE_COUNT
 };
 
@@ -73,7 +75,8 @@ struct group {
         char host[64];                         /* where the others reach this agent */
         char master[RENDEZVOUS_ADDRESS_BYTES]; /* where the leader is, and with it rank 0 */
         uint32_t nodes_min, nodes_max;
-        bool elastic, at_etcd;     /* nodes may change; the rendezvous is no folder */
+        bool elastic;              /* nodes may change */
+        bool at_etcd, in_store;    /* where the rendezvous is; neither: in another folder */
         uint64_t generation_min;   /* the next one has this number at least */
         struct group_local *local; /* NULL: its store is shared */
         uint64_t generation;       /* that is being made, led or followed */
@@ -83,9 +86,12 @@ struct group {
         uint32_t node_count, world, node_rank; /* node_rank: this one's place among them */
         uint32_t finished_count; /* leader: nodes whose ranks are complete, without its own */
         uint64_t ready_hash, ready_since_ns; /* who was ready, and since when */
-        uint64_t stranger_ns; /* since when a node with another store is there; 0: none */
+        uint64_t stranger_ns; /* since when a node with another store was seen; 0: none */
+        struct cairn_error stranger;
         struct start_reply decided;
         uint64_t demand_last;
+        struct rendezvous_member word; /* TELLING: instead of `self` */
+        uint64_t told_ns;
 };
 
 /* Checks the options of Start (rendezvous, nodes, node, address). No-op without a rendezvous. */
@@ -96,7 +102,7 @@ void group_free(struct group *g); /* NULL allowed; leaves */
 void group_begin(struct group *g);
 /* The leader's store has decided: tell the rendezvous, then all. */
 void group_claimed(struct group *g, const struct start_reply *decided);
-void group_claim_failed(struct group *g);
+void group_claim_failed(struct group *g, const struct cairn_error *error);
 /* Its `cairn run` is over: does the start still wait for others? Then it is given up. */
 bool group_cancel(struct group *g);
 /* This node's `cairn run` is over, or its ranks did not end well. */
@@ -118,6 +124,9 @@ bool group_leads(const struct run *run);
 bool group_discards(const struct run *run);
 /* Has each node its own directory? */
 bool group_node_local(const struct run *run);
+/* Is how the run ended to be written by this node? By each into its own store; of a shared one by
+ * the leader, and by whoever gets there once it has ended on all nodes. */
+bool group_records_end(const struct run *run);
 
 /* Told by attempt.c, hold.c, run_end.c, exchange.c; nothing happens without a group. `to`: one
  * member that came, NULL: all of them. */

@@ -2,6 +2,7 @@
 #include "agent/group_local.h"
 #include "agent/attempt.h"
 #include "agent/generation.h"
+#include "agent/group_refusal.h"
 #include "agent/haul.h"
 #include "agent/intent.h"
 #include "agent/run_parts.h"
@@ -154,7 +155,7 @@ static void refuse(struct group *g, const struct cairn_error *error) {
         for (uint32_t i = 0; i < g->node_count; i++)
                 if (i != g->node_rank)
                         (void) send_failure(g->nodes[i].link, &name, error);
-        group_give_up(g, error);
+        group_give_up(g, error); /* some may not have connected yet */
 }
 
 static void fail(struct group *g, const struct cairn_error *error) {
@@ -314,7 +315,7 @@ static void settle_all(struct group *g, int records_fd) {
                 return;
         }
         end_step(g->local);
-        group_set_settling(g);
+        group_set_state(g, GROUP_SETTLING, 0);
 }
 
 /* ---- leader: INDEX and COMMIT, from a node or from all manifests ---- */
@@ -710,7 +711,7 @@ static void member_has(struct group *g, const struct haul_name *name, int fd) {
                                   .has_fd = true,
                                   .fd = fd};
         if (name->kind == KIND(SETTLE)) {
-                group_set_settling(g);
+                group_set_state(g, GROUP_SETTLING, 0);
                 if (ask_settle(g, fd, member_settled, &error) < 0)
                         group_give_up(g, &error);
         } else if (store(g, &m, member_recorded, &error) < 0)
@@ -723,7 +724,7 @@ static void member_heard_piece(struct group *g, const Cairn__Peer__Haul *m) {
         struct cairn_error error = CAIRN_ERROR_INIT;
         if (m->failure && name.kind == KIND(SETTLE) && g->state == GROUP_SURVEYING) {
                 wire_failure_read(m->failure, &error);
-                group_give_up(g, &error);
+                group_was_refused(g, &error);
                 return;
         }
         if (name.kind == KIND(RECORDS) && m->offset == 0 && g->state == GROUP_FOLLOWING &&

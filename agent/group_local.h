@@ -47,10 +47,11 @@ void group_local_drop(struct run *run, uint32_t attempt);
 /* Member: the leader recorded the end of the run; here, too. */
 void group_local_finished(struct run *run);
 
-/* group.c: the generation is settled on this node; the start came to nothing; all begin anew. */
+/* group.c: the generation is settled on this node; the start came to nothing; so the leader said;
+ * all begin anew. */
 void group_settled(struct group *g, const struct start_reply *decided);
 void group_give_up(struct group *g, const struct cairn_error *error);
+void group_was_refused(struct group *g, const struct cairn_error *error);
 void group_join_again(struct group *g, uint64_t generation_min);
-void group_set_settling(struct group *g);
 
 #endif

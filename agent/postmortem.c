@@ -203,9 +203,11 @@ void postmortem_settled(struct run *run, const struct session *s) {
         int64_t kept = run->committed_step > 0 ? run->committed_step : 0;
         run->died_step = cut_read(s->page).seq > 0 ? last : -1;
         /* Ranks are level: one of them counts. */
-        if (s->rank != 0 || run->finish.done || run->died_step <= kept)
+        if (s->rank != 0 || run->died_step <= kept)
                 return;
         run->lost_last = (uint64_t) (last - kept);
+        if (run->finish.done) /* nothing will be resumed; the runner says what there is */
+                return;
         run->lost_steps += run->lost_last;
         log_event(LOG_LEVEL_WARNING, "run=%s rank=%u last_step=%lld resumable_step=%lld lost=%llu",
                   run->name, s->rank, (long long) last, (long long) run->committed_step,

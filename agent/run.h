@@ -210,6 +210,8 @@ int run_end(struct run *run, const struct reply_to *to, const char *reason, int3
             struct cairn_error *reterr);
 void run_runner_gone(struct run *run);
 void run_free(struct run *run);
+/* group.c: its start was refused, and the other nodes are told: it stays until they were. */
+bool run_is_telling(const struct run *run);
 void run_pump(struct run *run);
 /* Is it one of this node's? Then its place in the tables of those. */
 static inline bool run_is_local(const struct run *run, uint32_t rank) {

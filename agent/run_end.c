@@ -107,6 +107,14 @@ void run_stop_check(struct run *run) {
                 stop_by_force(run);
 }
 
+/* Of a longer text as many bytes as there is room for, between two letters of UTF-8: half a one
+ * would not be written. */
+static size_t shorten(const uint8_t *text, size_t room) {
+        while (room > 0 && (text[room] & 0xc0) == 0x80)
+                room--;
+        return room;
+}
+
 int run_finish(struct run *run, struct session *s, const struct reply_to *to,
                const Cairn__Control__Finish *m, struct cairn_error *reterr) {
         if (run->finish.done) {
@@ -121,11 +129,9 @@ int run_finish(struct run *run, struct session *s, const struct reply_to *to,
                 return error_set(reterr, CAIRN_ERR_API, "finish run", run->name, "the reason %s",
                                  wrong);
         s->finished = true;
-        size_t bytes = m->reason.len < sizeof run->finish.reason - 1
+        size_t bytes = m->reason.len < sizeof run->finish.reason
                                ? m->reason.len
-                               : sizeof run->finish.reason - 1;
-        while (bytes > 0 && bytes < m->reason.len && (m->reason.data[bytes] & 0xc0) == 0x80)
-                bytes--; /* between two letters of UTF-8: half a one would not be written */
+                               : shorten(m->reason.data, sizeof run->finish.reason - 1);
         memset(run->finish.reason, 0, sizeof run->finish.reason);
         memcpy(run->finish.reason, m->reason.data, bytes);
         run->finish.step = m->step;
@@ -159,6 +165,27 @@ void run_heard_finished(struct run *run, const struct cairn_error *error) {
         finished(run, &m, NULL);
 }
 
+/* The run is complete, and what it made is not there: whoever asks for it later is told so. */
+static void add_shortfall(struct run *run) {
+        char what[64], *reason = run->finish.reason;
+        if (run->committed_step < 0)
+                (void) snprintf(what, sizeof what, "no checkpoint was committed");
+        else if (run->finish.step > run->committed_step &&
+                 run->attempts_failed > run->failed_before)
+                (void) snprintf(what, sizeof what, "the newest checkpoint is of step %lld",
+                                (long long) run->committed_step);
+        else
+                return;
+        size_t bytes = strlen(reason),
+               room = sizeof run->finish.reason - sizeof "; " - strlen(what);
+        if (bytes > room)
+                bytes = shorten((const uint8_t *) reason, room);
+        (void) snprintf(reason + bytes, sizeof run->finish.reason - bytes, "%s%s",
+                        bytes ? "; " : "", what);
+        log_event(LOG_LEVEL_WARNING, "run=%s finished_step=%lld committed_step=%lld reason=\"%s\"",
+                  run->name, (long long) run->finish.step, (long long) run->committed_step, reason);
+}
+
 /* All ranks said so, and what they had cut before is committed: then it is true. */
 void run_finish_check(struct run *run) {
         struct cairn_error error = CAIRN_ERROR_INIT;
@@ -174,6 +201,7 @@ void run_finish_check(struct run *run) {
                 group_tell_finish(run);
                 return;
         }
+        add_shortfall(run);
         struct store_message m = {.verb = STORE_FINISHED, .step = run->finish.step};
         memcpy(m.name, run->finish.reason, sizeof run->finish.reason);
         if (run_store_request(run, &m, finished, run, &error) < 0) {
@@ -269,10 +297,10 @@ void run_end_check(struct run *run) {
         run->end.sent = true;
         if (run->state == RUN_LIVE)
                 run_set_state(run, RUN_ENDING);
-        bool leads = group_leads(run);
+        bool records = group_records_end(run);
         group_leave(run->group);
         /* Nothing was started, or another node records it: there is nothing to write here. */
-        if (!run->generation || !leads) {
+        if (!run->generation || !records) {
                 exit_written(run, &(struct store_message){0}, NULL);
                 return;
         }

@@ -195,7 +195,7 @@ static void decided(void *context, const struct store_message *reply, struct wir
         struct run *run = context;
         (void) fds;
         if (reply->status < 0 && run->group)
-                group_claim_failed(run->group);
+                group_claim_failed(run->group, &reply->error);
         if (reply->status < 0)
                 run_start_failed(run, &reply->error);
         else if (run->group)
@@ -231,7 +231,7 @@ void run_ask_store(struct run *run) {
         if (r == 0)
                 r = run_store_request(run, run->start_request, decided, run, &error);
         if (r < 0 && run->group)
-                group_claim_failed(run->group);
+                group_claim_failed(run->group, &error);
         if (r < 0)
                 run_start_failed(run, &error);
 }

@@ -167,6 +167,18 @@ static int find_missing(struct child *c, struct store_message *m, struct store_r
         return 0;
 }
 
+/* A node of a group opens what its leader has made a moment ago. */
+static int explain_unshared(const struct child *c, const struct store_message *m,
+                            const struct cairn_error *why, struct cairn_error *reterr) {
+        char text[200];
+
+        return error_set(reterr, CAIRN_ERR_MISMATCH, "start group", c->store.path,
+                         "restart %llu of the run, which another node has just begun, is not in "
+                         "it (%s): it is not the store of the other nodes; mount theirs on this "
+                         "one, too, or name it by --store",
+                         (unsigned long long) m->generation, error_format(why, text, sizeof text));
+}
+
 /* Generation 0: of nobody's, the run is locked for this request only. */
 static int open_run(struct child *c, struct store_message *m, struct open_run **ret,
                     struct cairn_error *reterr) {
@@ -201,6 +213,10 @@ static int open_run(struct child *c, struct store_message *m, struct open_run **
         int status = store_run_reopen(&c->store, m->run, m->generation ? m->generation : UINT64_MAX,
                                       m->grouped, &r->run, &e);
         bool missing = status == CAIRN_ERR_NOTFOUND || status == CAIRN_ERR_MISMATCH;
+        bool joins = m->verb == STORE_REOPEN && m->grouped && !m->take_up;
+        bool without_it = status == CAIRN_ERR_CANNOT_WRITE && e.system_code == 0;
+        if (joins && (missing || without_it))
+                return explain_unshared(c, m, &e, reterr);
         if (missing && m->generation != 0 && m->verb != STORE_DISCARD) {
                 e = (struct cairn_error) CAIRN_ERROR_INIT;
                 status = find_missing(c, m, &r->run, &e);

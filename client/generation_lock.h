@@ -24,5 +24,7 @@
 int generation_lock_take(int *ret_fd, struct link *link, const char *run, uint64_t generation,
                          uint64_t deadline_ns, const struct clock_ops *clock,
                          struct cairn_error *reterr);
+/* The end of a run: its file goes, unless some trainer of it lives. */
+void generation_lock_remove(const char *run);
 
 #endif

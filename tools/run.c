@@ -280,6 +280,18 @@ static int default_names(const struct command *self, struct run_arguments *a,
         return 0;
 }
 
+/* Two nodes that wait for each other in two folders look alike until these are named. */
+static void name_meeting_place(struct runner_options *o) {
+        static const char folder[] = "dir://";
+        const char *at = o->rendezvous ? o->rendezvous : "";
+        bool is_path = strncmp(at, folder, sizeof folder - 1) == 0;
+        if (is_path || strcmp(at, "dir") == 0)
+                (void) snprintf(o->meeting_place, sizeof o->meeting_place, "%s/%s/rendezvous",
+                                is_path ? at + sizeof folder - 1 : o->store, o->run);
+        else
+                (void) snprintf(o->meeting_place, sizeof o->meeting_place, "%s", at);
+}
+
 static int find_and_run(const struct command *self, const struct run_arguments *a,
                         struct runner_options *o) {
         struct cairn_error e = CAIRN_ERROR_INIT;
@@ -289,6 +301,7 @@ static int find_and_run(const struct command *self, const struct run_arguments *
             (o->init_from &&
              resolve_init_from(o->store, &o->init_from, init_from, sizeof init_from, &e) < 0))
                 return command_fail(self, &e);
+        name_meeting_place(o);
         return runner_main(self, o);
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "client/generation_lock.h"
 #include "format/exits.h"
 #include "tools/agent_call.h"
 #include "tools/agent_process.h"
@@ -81,7 +82,7 @@ struct runner {
         bool holding;    /* only the signal is waited for */
         bool stopped;    /* `cairn stop` or the agent's end: there is no other life */
         unsigned interrupts;
-        int stop_signal;          /* the first of SIGINT, SIGTERM; 0 while none came */
+        int stop_signal;          /* the first that asks for the end; 0 while none came */
         uint64_t end_ranks_at_ns; /* SIGKILL to those that still run; 0: not set */
 };
 
@@ -212,13 +213,17 @@ static void ask_to_stop(struct runner *r) {
         ranks_signal(&r->ranks, SIGTERM);
 }
 
+/* A terminal that goes away, and a launcher's notice, may be told several times, and are followed
+ * by SIGTERM: only the signals of somebody who waits say that it takes too long. */
 static void on_stop_signal(struct runner *r, int signal_number) {
-        r->interrupts++;
+        r->interrupts += signal_number == SIGINT || signal_number == SIGTERM;
         if (r->interrupts > 1) {
                 say(r, "ending at once");
                 ranks_signal(&r->ranks, SIGKILL);
                 return;
         }
+        if (r->stop_signal || (r->holding && signal_number == SIGUSR2))
+                return;
         r->stop_signal = signal_number;
         if (r->holding)
                 return;
@@ -263,7 +268,7 @@ static void on_signals(struct runner *r) {
         while (read(r->signal_fd, &info, sizeof info) == sizeof info)
                 if (info.ssi_signo == SIGCHLD)
                         reap(r);
-                else
+                else if (info.ssi_signo != SIGUSR1) /* sent to all of a job's processes */
                         on_stop_signal(r, (int) info.ssi_signo);
 }
 
@@ -316,8 +321,9 @@ static int ask(struct runner *r, Cairn__Control__Envelope *e, const int *fds, si
                                          "asked to end");
                 if (clock_now(&clock_system) >= deadline_ns)
                         return waits ? error_set(reterr, CAIRN_ERR_TIMEOUT, "wait for nodes",
-                                                 r->options->rendezvous,
-                                                 "fewer than %u nodes came within %d minutes",
+                                                 r->options->meeting_place,
+                                                 "fewer than %u nodes came within %d minutes: "
+                                                 "compare what the others say they wait at",
                                                  r->options->nodes_min,
                                                  (int) (GROUP_NS / NSEC_PER_SEC / 60))
                                      : error_set(reterr, CAIRN_ERR_TIMEOUT, "ask the agent",
@@ -605,7 +611,7 @@ static void say_waiting(const struct runner *r) {
         char least[32] = "";
         if (o->nodes_min < o->nodes_max)
                 (void) snprintf(least, sizeof least, "%u to ", o->nodes_min);
-        say(r, "waits for %s%u nodes at %s", least, o->nodes_max, o->rendezvous);
+        say(r, "waits for %s%u nodes at %s", least, o->nodes_max, o->meeting_place);
 }
 
 /* One life of the group: generation, ranks, their end, settlement. *ret_done: there was nothing to
@@ -674,7 +680,7 @@ static int run_once(struct runner *r, bool *ret_done, struct cairn_error *reterr
 static int stop_code(const struct runner *r, int child_code) {
         if (child_code != 0 && child_code != 75 && child_code < 128)
                 return child_code;
-        return r->stop_signal == SIGTERM ? 75 : 130;
+        return r->stop_signal == SIGINT ? 130 : 75;
 }
 
 static void announce_restart(struct runner *r, const char *what, bool again) {
@@ -697,6 +703,21 @@ static void announce_restart(struct runner *r, const char *what, bool again) {
                 (void) snprintf(lost, sizeof lost, "; finished steps lost: %" PRIu64,
                                 r->left.lost_steps);
         say(r, "%s; restart %" PRIu64 " %s%s%s", what, r->restart, from, kept, lost);
+}
+
+/* The run is complete, and what it made is not there. Empty: it is. */
+static const char *shortfall(const struct runner *r, char *text, size_t bytes) {
+        *text = '\0';
+        if (!r->finished || r->left.lost_steps == 0)
+                return text;
+        if (r->committed_step < 0)
+                (void) snprintf(text, bytes, "no checkpoint was committed");
+        else
+                (void) snprintf(text, bytes,
+                                "the newest checkpoint is of step %" PRId64 ", %" PRIu64
+                                " steps before the end",
+                                r->committed_step, r->left.lost_steps);
+        return text;
 }
 
 /* Decide about another life. Returns the exit status, or -1 to restart. */
@@ -754,10 +775,15 @@ static int after_life(struct runner *r) {
 /* ---- the end ---- */
 
 static void end_run(struct runner *r, int code) {
-        const char *reason = r->stop_signal ? "stopped"
-                             : code == 0    ? "completed"
-                             : code == 75   ? "preempted"
-                                            : "failed";
+        char reason[200], missing[128];
+        (void) snprintf(reason, sizeof reason, "%s%s%s",
+                        r->stop_signal ? "stopped"
+                        : code == 0    ? "completed"
+                        : code == 75   ? "preempted"
+                                       : "failed",
+                        *shortfall(r, missing, sizeof missing) ? "; " : "", missing);
+        if (*missing)
+                say(r, "is finished, but %s", missing);
         Cairn__Control__End end = CAIRN__CONTROL__END__INIT;
         end.run = agent_call_text(r->options->run);
         end.reason = agent_call_text(reason);
@@ -779,6 +805,7 @@ static void end_agent(struct runner *r) {
                 say(r, "the agent did not end in time; it is killed");
                 (void) kill(r->agent_pid, SIGKILL);
                 (void) waitpid(r->agent_pid, NULL, 0);
+                (void) unlink(r->socket); /* as it would have done */
         }
         (void) process_tree_kill_descendants(getpid());
 }
@@ -793,12 +820,14 @@ static void hold(struct runner *r) {
 }
 
 static int runner_init(struct runner *r, struct cairn_error *reterr) {
+        static const int taken[] = {SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+        struct sigaction hang_up;
         sigset_t signals;
         (void) sigemptyset(&signals);
-        (void) sigaddset(&signals, SIGCHLD);
-        (void) sigaddset(&signals, SIGINT);
-        (void) sigaddset(&signals, SIGTERM);
-        (void) sigaddset(&signals, SIGHUP);
+        for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
+                (void) sigaddset(&signals, taken[i]);
+        if (sigaction(SIGHUP, NULL, &hang_up) == 0 && hang_up.sa_handler != SIG_IGN) /* nohup */
+                (void) sigaddset(&signals, SIGHUP);
         if (sigprocmask(SIG_BLOCK, &signals, NULL) < 0)
                 return error_set_errno(reterr, errno, "block signals", "");
         (void) signal(SIGPIPE, SIG_IGN);
@@ -828,12 +857,13 @@ int runner_main(const struct command *self, const struct runner_options *options
                         code = status < 0 ? command_fail(self, &e) : done ? 0 : after_life(&r);
                 } while (code < 0);
         ranks_signal(&r.ranks, SIGKILL);
-        if (status == 0 && !done)
+        if (status == 0)
                 end_run(&r, code);
         else if (r.agent_pid > 0)
                 (void) kill(r.agent_pid, SIGTERM); /* nothing was begun that End would end */
         control_done(&r.agent);
         end_agent(&r);
+        generation_lock_remove(options->run);
         if (r.leaves && options->hold && code == 75 && !r.stop_signal)
                 hold(&r);
         cleanup_close(&r.signal_fd);

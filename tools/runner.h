@@ -24,7 +24,8 @@ struct runner_options {
         int64_t from_step;
         bool hold; /* after a notice: wait for SIGTERM */
         uint64_t every_steps, every_ns, max_restarts, ranks, keep_last;
-        const char *rendezvous; /* NULL: this node alone */
+        const char *rendezvous;           /* NULL: this node alone */
+        char meeting_place[2 * PATH_MAX]; /* the same for people: of a folder its path */
         uint32_t nodes_min, nodes_max;
         const char *node, *address;
         uint16_t master_port;                      /* 0: a free one of rank 0's node */

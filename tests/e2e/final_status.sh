@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# time limit: 120 s
+# time limit: 240 s
 #
-# A rank ends with a status after which no other start can do better: no node of the group waits for the one that it
-# ran on; all end with that status, and say whose it was and what it means.
+# A rank ends with a status after which no other start can do better, or the start of a group is refused with one: no
+# node of the group waits for the one that it ran on; all end with that status, and say whose it was and what it means.
 . "$(dirname "$0")/lib.sh"
 lockstep=$helpers/lockstep
 [ -x "$lockstep" ] || skip "$lockstep is not built"
@@ -19,31 +19,88 @@ exit "$STATUS"
 END
 chmod +x "$work/trainer"
 declare -A node_pid
-node() { # NAME RUN
-        mkdir -p -m 700 "$work/run-$1"
-        XDG_RUNTIME_DIR=$work/run-$1 LOG=$work/$2.log "$cairn" run --run "$2" --rdzv dir --nnodes 3:3 \
-                --nproc-per-node 2 --node "$1" --address 127.0.0.1 --every 10steps -- "$work/trainer" \
-                "$lockstep" "$work/barrier-$2" "$work/$2.log" --steps 100000 >>"$work/$2-$1.out" 2>&1 &
-        node_pid[$1]=$!
+steps=100000
+node() { # NAME RUN [options]
+        local name=$1 run=$2
+        shift 2
+        mkdir -p -m 700 "$work/run-$name"
+        XDG_RUNTIME_DIR=$work/run-$name LOG=$work/$run.log "$cairn" run --run "$run" --rdzv dir --nnodes 3:3 \
+                --nproc-per-node 2 --node "$name" --address 127.0.0.1 --every 10steps "$@" -- "$work/trainer" \
+                "$lockstep" "$work/barrier-$run" "$work/$run.log" --steps "$steps" >>"$work/$run-$name.out" 2>&1 &
+        node_pid[$name]=$!
+}
+# all_end RUN STATUS [options]: three nodes start it, and end with the status long before they would give up waiting.
+all_end() {
+        local name run=$1 status=$2
+        shift 2
+        for name in a b c; do
+                node "$name" "$run" "$@"
+        done
+        for name in a b c; do
+                runner=${node_pid[$name]}
+                finish 50
+                [ "$code" -eq "$status" ] || die "node $name ended with $code, not with $status"
+        done
 }
 # group RUN CULPRIT STATUS NODE MEANING: all end with the status, long before they would have given up waiting;
 # those that it is news for say whose it was.
 group() {
         local name
         export CULPRIT=$2 STATUS=$3
+        all_end "$1" "$3"
         for name in a b c; do
-                node "$name" "$1"
-        done
-        for name in a b c; do
-                runner=${node_pid[$name]}
-                finish 50
-                [ "$code" -eq "$3" ] || die "node $name ended with $code, not with $3"
                 [ "$name" = "$4" ] || says "$work/$1-$name.out" \
                         "rank $2 ended with status $3 on node $4: $5; .* ends with status $3"
         done
         never_says "$work/$1-a.out" 'restart [12]'
+        [ "$(json 'code&reason' <"$CAIRN_STORE/$1/exit.json")" = "$3 failed" ] ||
+                die "$(cat "$CAIRN_STORE/$1/exit.json")"
 }
 group refused 5 78 c 'its settings do not fit'
+says "$work/refused-c.out" "waits for 3 nodes at $CAIRN_STORE/refused/rendezvous"
 ok "a rank of a node that does not lead ends with 78: so do all nodes, and name it"
 group damaged 0 65 a 'its data or checkpoint is damaged or does not fit'
 ok "a rank of the leader's node ends with 65: so do all nodes"
+
+# Before any generation exists: the node that leads is refused, the others would wait for it.
+export CULPRIT=none
+all_end nothing 66 --mode resume
+says "$work/nothing-a.out" 'the run has no checkpoint'
+for name in b c; do
+        says "$work/nothing-$name.out" 'node a was refused: .*the run has no checkpoint'
+done
+steps=30
+all_end whole 0
+all_end whole 66 --mode resume
+for name in b c; do
+        says "$work/whole-$name.out" 'node a was refused: .*finished'
+done
+all_end whole 0 --mode auto
+for name in a b c; do
+        says "$work/whole-$name.out" 'is finished \(completed\); nothing to do'
+done
+ok "a start that is refused, or finds the run finished, on the node that leads: all hear that, and why"
+
+# On one that does not lead, after the generation was made: its store is a copy, or there is none, and it joins the others
+# in a folder beside them.
+steps=100000
+mkdir "$work/meet"
+cp -a "$CAIRN_STORE" "$work/copy"
+for store in copy none; do
+        for name in a b; do
+                node "$name" refused --mode resume --rdzv "dir://$work/meet"
+        done
+        node c refused --mode resume --rdzv "dir://$work/meet" --store "$work/$store"
+        for name in c a b; do
+                runner=${node_pid[$name]}
+                finish 50
+                [ "$code" -eq 78 ] || die "node $name ended with $code, not with 78"
+        done
+        says "$work/refused-c.out" "waits for 3 nodes at $work/meet/refused/rendezvous"
+        says "$work/refused-c.out" "$work/$store: restart [0-9]+ of the run.* is not the store of the other nodes"
+        for name in a b; do
+                says "$work/refused-$name.out" "node c was refused: .*$work/$store: .*not the store of the other nodes"
+        done
+done
+never_says "$work/refused-c.out" 'goes on'
+ok "a node whose store is a copy, or missing: it says so, and the others end with the same status"

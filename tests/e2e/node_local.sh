@@ -96,6 +96,10 @@ for name in a b; do
 done
 stop_all
 same_and_whole "after the stop"
+for name in a b; do
+        [ "$(json 'code&reason&step' <"$work/store-$name/job/exit.json")" = "0 completed $(newest "$name")" ] ||
+                die "node $name: $(cat "$work/store-$name/job/exit.json")"
+done
 [ ! -e "$work/store-a/job/$(ls "$work/store-a/job" | grep -E '^[0-9]{12}-' | tail -n 1)/rank-00002.data" ] ||
         die "node a holds data of node b's ranks"
 ok "two nodes with a directory each cut, commit and end together"

@@ -182,6 +182,21 @@ run extended --from 30 --override config.steps=40 --every 10m -- "${tiny[@]}" --
 "$cairn" verify extended >/dev/null || die "extending damaged a checkpoint"
 ok "RESUME-45 a finished run goes on to step 40 with --from 30 --override config.steps=40"
 
+# A run that is complete, and none of whose snapshots was committed: that is said, by whoever speaks of it.
+export CAIRN_FAULT=data-write:0:error:28
+start lost --every 10steps -- "$helpers/lockstep" "$work/barrier" "$work/lost.steps" --steps 30
+finish 30
+unset CAIRN_FAULT
+expect_code 0
+says "$output" 'is finished, but no checkpoint was committed'
+[ "$(json 'code&reason' <"$CAIRN_STORE/lost/exit.json")" = "0 completed; no checkpoint was committed" ] ||
+        die "$(cat "$CAIRN_STORE/lost/exit.json")"
+for mode in auto:0 resume:66 fresh:73; do
+        try "${mode#*:}" 'is finished \(completed; no checkpoint was committed' \
+                "$cairn" run --run lost --mode "${mode%:*}" -- true
+done
+ok "a finished run without a checkpoint: exit line, exit.json and every later start say so"
+
 # Row 49: a restore needs no second copy of the state in the trainer.
 args=(--layers 4 --width 256 --heads 4 --context 16 --batch 1 --steps 4)
 big=("$train" --data "$work/text" --quiet "${args[@]}")

@@ -63,6 +63,52 @@ for round in 1 2 3 4 5 6 7 8; do
 done
 ok "B48 SIGTERM at 8 random moments: exit 75, the saved step is the log's last"
 
+# What a scheduler or a terminal sends to all processes of a job: a notice and a hang-up are the like of SIGTERM, however
+# often they come; the rest is no affair of `cairn run`, nor of its agent, nor of the agent's processes.
+ours() { # signal: to all that is not the trainer
+        local pid
+        for pid in "$runner" $(pids_of agent) $(pids_of saver) $(pids_of store); do
+                kill "-$1" "$pid" 2>/dev/null || true # some may have ended
+        done
+}
+start signals --every 10m -- "${tiny[@]}" "${args[@]}"
+wait_step "$work/signals.log" 10 10
+pid_of agent
+agent=$pid
+for signal in USR1 USR1; do
+        ours $signal
+        wait_step "$work/signals.log" $(($("$helpers/trainlog" last "$work/signals.log") + 10)) 10
+done
+kill -HUP "$agent"
+kill -USR2 "$agent"
+wait_step "$work/signals.log" $(($("$helpers/trainlog" last "$work/signals.log") + 10)) 10
+[ "$(pids_of agent)" = "$agent" ] || die "the agent did not live on"
+for round in 1 2 3; do
+        ours USR2
+        kill -HUP "$runner" 2>/dev/null || true
+done
+finish 10
+expect_code 75
+expect_saved signals
+never_says "$output" 'at once$|agent died'
+(
+        trap '' HUP
+        exec "$cairn" run --run nohup --every 10m -- "${tiny[@]}" "${args[@]}" --log "$work/nohup.log"
+) >"$work/nohup.out" 2>&1 &
+runner=$! output=$work/nohup.out
+wait_step "$work/nohup.log" 10 10
+kill -HUP "$runner"
+wait_step "$work/nohup.log" $(($("$helpers/trainlog" last "$work/nohup.log") + 10)) 10
+kill -HUP "$runner"
+kill -TERM "$runner"
+finish 10
+expect_code 75
+expect_saved nohup
+ok "SIGHUP and SIGUSR2 end a run as SIGTERM does; SIGUSR1, and SIGHUP under nohup, do not; none ends the agent"
+left=$(find "$XDG_RUNTIME_DIR" -type f -o -type s)
+[ -z "$left" ] || die "left in the runtime directory: $left"
+ok "no run leaves a file in the runtime directory"
+
 # Ranks that have not come to the agent hold nothing: they are ended at once.
 for how in term stop; do
         start "early-$how" -- sleep 1000

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/cleanup.h"
 #include "client/generation_lock.h"
+#include "format/wire.h"
 #include "tests/test.h"
 #include <signal.h>
 #include <sys/wait.h>
@@ -96,6 +97,25 @@ static void test_waits_until_the_last_one_ended(void **state) {
         assert_int_equal(close(fd), 0);
 }
 
+/* The run's end takes the file away, unless somebody needs it; who comes then makes another. */
+static void test_file_is_removed(void **state) {
+        struct link *link = *state;
+        char path[4096];
+        int fd;
+        assert_int_equal(wire_private_path(RUN, ".trainers", path, sizeof path, NULL), 0);
+        pid_t holder = start_holder(8);
+        generation_lock_remove(RUN);
+        assert_int_equal(access(path, F_OK), 0);
+        expect_waiting_for(link, 9, holder);
+        end_holder(holder);
+        generation_lock_remove(RUN);
+        assert_int_equal(access(path, F_OK), -1);
+        generation_lock_remove(RUN);
+        assert_int_equal(take(link, 1, 100, &fd, NULL), 0);
+        assert_int_equal(close(fd), 0);
+        generation_lock_remove(RUN);
+}
+
 static int set_up(void **state) {
         static struct link link;
         static char folder[200];
@@ -115,6 +135,7 @@ int main(void) {
                 cmocka_unit_test(test_other_generations_are_waited_for),
                 cmocka_unit_test(test_ranks_of_one_generation_share_it),
                 cmocka_unit_test(test_waits_until_the_last_one_ended),
+                cmocka_unit_test(test_file_is_removed),
         };
         return cmocka_run_group_tests(tests, set_up, tear_down);
 }

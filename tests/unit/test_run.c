@@ -610,7 +610,8 @@ static void test_finish_and_end(void **state) {
                 assert_null(f.agent.sessions[i]);
 }
 
-/* A reason is cut between two letters: half a letter would be refused when it is written. */
+/* A reason is cut between two letters: half a letter would be refused when it is written. What is
+ * missing is said all the same. */
 static void test_finish_long_reason(void **state) {
         Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
         Cairn__Control__Finish m = CAIRN__CONTROL__FINISH__INIT;
@@ -625,8 +626,36 @@ static void test_finish_long_reason(void **state) {
         e.finish = &m;
         const Cairn__Control__Envelope *reply = fixture_ask(&f, t.socket, &e, NULL, 0);
         assert_int_equal(reply->body_case, BODY(DONE));
-        assert_int_equal(strlen(f.last[STORE_FINISHED].name) % 2, 1);
+        const char *missing = strstr(f.last[STORE_FINISHED].name, "; no checkpoint was committed");
+        assert_non_null(missing);
+        assert_int_equal((missing - f.last[STORE_FINISHED].name) % 2, 1);
         assert_in_range(strlen(f.last[STORE_FINISHED].name), 120, 127);
+}
+
+/* The newest snapshot failed: how far the newest checkpoint is from the end. */
+static void test_finish_short(void **state) {
+        Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
+        Cairn__Control__Finish m = CAIRN__CONTROL__FINISH__INIT;
+        (void) state;
+        fixture_update(&f, &t, 20, true);
+        fixture_run_ms(&f, 20);
+        f.fail_verb = STORE_COMMIT;
+        f.fail_status = CAIRN_ERR_NOSPACE;
+        fixture_update(&f, &t, 40, true);
+        fixture_run_ms(&f, 20);
+        m.reason = (ProtobufCBinaryData){9, (uint8_t *) "completed"};
+        m.step = 40;
+        e.body_case = BODY(FINISH);
+        e.finish = &m;
+        const Cairn__Control__Envelope *reply = fixture_ask(&f, t.socket, &e, NULL, 0);
+        assert_int_equal(reply->body_case, BODY(DONE));
+        assert_string_equal(f.last[STORE_FINISHED].name,
+                            "completed; the newest checkpoint is of step 20");
+        session_died(fixture_session(&f, 0));
+        const Cairn__Control__RankSettled *settled = rank_exit(0)->rank_settled;
+        assert_true(settled->finished);
+        assert_int_equal(settled->committed_step, 20);
+        assert_int_equal(settled->lost_steps, 20);
 }
 
 static void test_second_runner(void **state) {
@@ -779,6 +808,7 @@ int main(void) {
                 TEST(test_failing_writes_pause),
                 TEST(test_finish_and_end),
                 TEST(test_finish_long_reason),
+                TEST(test_finish_short),
                 TEST(test_second_runner),
                 TEST(test_agent_restart),
                 TEST(test_not_taken_up),
