@@ -223,13 +223,28 @@ static struct cairn_error named(const char *who, const struct cairn_error *error
         return e;
 }
 
+/* Of a group the others hear it, too, whose stores have other paths or are others. */
+static const char *name_place(const struct run *run, char *text, size_t bytes) {
+        char store[200] = "";
+        *text = 0;
+        if (run->group)
+                (void) snprintf(text, bytes, "node %.64s (store %s)", group_node_name(run),
+                                text_escape(store, sizeof store, run->store, strlen(run->store)));
+        return text;
+}
+
 static void doom_by(struct run_attempt *a, uint32_t rank, const struct cairn_error *error) {
-        const char *node = group_node_name(a->run);
-        char who[100] = "";
+        char who[320] = "", place[280];
         if (a->run->world > 1)
-                (void) snprintf(who, sizeof who, "rank %u%s%.64s", rank, *node ? " on node " : "",
-                                node);
+                (void) snprintf(who, sizeof who, "rank %u%s%s", rank, a->run->group ? " on " : "",
+                                name_place(a->run, place, sizeof place));
         struct cairn_error e = named(who, error);
+        doom(a, &e);
+}
+
+static void doom_here(struct run_attempt *a, const struct cairn_error *error) {
+        char place[280];
+        struct cairn_error e = named(name_place(a->run, place, sizeof place), error);
         doom(a, &e);
 }
 
@@ -393,7 +408,7 @@ static void committed(void *context, const struct store_message *reply, struct w
                         return;
                 }
                 run->fenced = run->fenced || reply->status == CAIRN_ERR_STALE;
-                doom(a, &reply->error);
+                doom_here(a, &reply->error);
                 return;
         }
         struct commit_result c = reply->committed;
@@ -597,16 +612,14 @@ static void note_not_opened(struct run_attempt *a, const struct cairn_error *err
 
 static void open_failed(struct run_attempt *a, const struct cairn_error *error) {
         struct run *run = a->run;
-        char who[100] = "";
+        char place[280];
         /* A number that is taken: an agent before us got that far in this generation. */
         if (error->status == CAIRN_ERR_EXISTS && run->open_failures < 1000) {
                 attempt_clear(run, a);
                 run->open_failures++;
                 return;
         }
-        if (run->group)
-                (void) snprintf(who, sizeof who, "node %.64s", group_node_name(run));
-        struct cairn_error e = named(who, error);
+        struct cairn_error e = named(name_place(run, place, sizeof place), error);
         note_not_opened(a, &e);
         /* Its folder may be there, or part of its files. */
         discard(a);

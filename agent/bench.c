@@ -320,10 +320,12 @@ static int parse(struct bench *b, int argc, char **argv, struct cairn_error *ret
                 else if (!strcmp(argv[i], "--bytes") && i + 1 < argc &&
                          config_parse_bytes(argv[i + 1], &b->bytes))
                         i++;
+                else if (!strcmp(argv[i], "--bytes") && i + 1 < argc)
+                        return error_set(reterr, CAIRN_ERR_API, "read flags", "--bytes",
+                                         "it takes a size like 64M or 4G, not '%s'", argv[i + 1]);
                 else
                         return error_set(reterr, CAIRN_ERR_API, "read flags", argv[i],
-                                         "--bench WHAT takes --dir D, --bytes N (like 4G) and "
-                                         "--json");
+                                         "--dir D, --bytes N (like 4G) and --json may follow");
         b->bytes &= ~(uint64_t) (DATA_BLOCK_BYTES - 1);
         if (b->bytes < BYTES_MIN || b->bytes > BYTES_MAX)
                 return error_set(reterr, CAIRN_ERR_API, "read flags", "--bytes",
@@ -355,6 +357,8 @@ int bench_main(int argc, char **argv) {
                 r = kinds[kind].run(&b, &e);
         if (r == 0 && report(&b) == 0)
                 return fflush(stdout) == 0 ? 0 : status_exit_code(CAIRN_ERR_IO);
-        fprintf(stderr, "cairnd: %s\n", error_format(&e, text, sizeof text));
+        const char *slash = strrchr(argv[0], '/'); /* what was called: `cairn bench`, or cairnd */
+        fprintf(stderr, "%s: %s\n", slash ? slash + 1 : argv[0],
+                error_format(&e, text, sizeof text));
         return status_exit_code(r < 0 ? r : CAIRN_ERR_IO);
 }

@@ -251,7 +251,8 @@ static int read_request(const struct run *run, const Cairn__Control__NoticeReque
                                  "the kind is preempt or rebalance, not '%s'", ret->kind);
         if (m->in_ns == 0 || m->in_ns > NOTICE_NS_MAX)
                 return error_set(reterr, CAIRN_ERR_API, "notify", run->name,
-                                 "the deadline lies ahead, by 24 h at most");
+                                 "a notice says when the machine goes away: in more than 0 and at "
+                                 "most 24 h");
         ret->deadline_ns = loop_now(&run->agent->loop) + m->in_ns;
         set_end(run->agent, ret);
         return 0;

@@ -40,15 +40,22 @@ static const char *escaped_store(const struct run *run, char *text, size_t bytes
         return text_escape(text, bytes, run->store, strlen(run->store));
 }
 
+/* Of a group the error names node and store: it may have come from another one. */
+static const char *store_field(const struct run *run, char *text, size_t bytes) {
+        char store[700];
+        (void) snprintf(text, bytes, " store=\"%s\"", escaped_store(run, store, sizeof store));
+        return run->group ? "" : text;
+}
+
 void outage_failed(struct run *run, uint32_t attempt, const struct cairn_error *error) {
-        char text[700], store[700];
+        char text[700], store[720];
         bool told = !is_new(&run->outage, error->status, error->system_code,
                             loop_now(&run->agent->loop));
         run->outage.failures++;
         log_event(told ? LOG_LEVEL_DEBUG : LOG_LEVEL_ERROR,
-                  "run=%s generation=%llu attempt=%u checkpoint=failed store=\"%s\" error=\"%s\"",
-                  run->name, (unsigned long long) run->generation, attempt,
-                  escaped_store(run, store, sizeof store), error_format(error, text, sizeof text));
+                  "run=%s generation=%llu attempt=%u checkpoint=failed%s error=\"%s\"", run->name,
+                  (unsigned long long) run->generation, attempt,
+                  store_field(run, store, sizeof store), error_format(error, text, sizeof text));
 }
 
 enum log_level outage_level(const struct run *run) {

@@ -30,7 +30,7 @@ int command_bench(const struct command *self, int argc, char **argv) {
                                          self->arguments);
         if (agent_process_find("cairnd", program, sizeof program, &e) < 0)
                 return command_fail(self, &e);
-        (void) execl(program, "cairnd", "--bench", what, "--dir", dir, "--bytes", bytes,
+        (void) execl(program, "cairn bench", "--bench", what, "--dir", dir, "--bytes", bytes,
                      json ? "--json" : (char *) NULL, (char *) NULL);
         (void) error_set_errno(&e, errno, "start", program);
         return command_fail(self, &e);

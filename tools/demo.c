@@ -19,9 +19,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define DEMO_STAGE_NS_MAX (300 * NSEC_PER_SEC)
@@ -36,6 +38,8 @@ struct demo {
         char folder[PATH_MAX / 4];
         char cairn[PATH_MAX], trainer[PATH_MAX];
         int64_t killed_at, resumed_from;
+        sigset_t signals, former; /* blocked; the mask before that, for what is started */
+        int signal;               /* that ended it; 0: none did */
 };
 
 static void progress(const struct demo *d, const char *title, int64_t step, double loss,
@@ -64,6 +68,8 @@ static void show_output(const char *path) {
 static int fail(const struct demo *d, const char *stage, const char *what, const char *output) {
         printf("\n");
         (void) fflush(stdout);
+        if (d->signal)
+                return 128 + d->signal;
         fprintf(stderr, "cairn demo: %s: %s; its output:\n", stage, what);
         show_output(output);
         fprintf(stderr, "everything is kept in %s\n", d->folder);
@@ -122,6 +128,8 @@ static void child_exec(const struct demo *d, const char *run, const char *mode,
                 words[count++] = "--data";
                 words[count++] = d->data;
         }
+        (void) prctl(PR_SET_PDEATHSIG, SIGTERM); /* it trains for nobody else */
+        (void) sigprocmask(SIG_SETMASK, &d->former, NULL);
         if (dup2(output_fd, STDOUT_FILENO) < 0 || dup2(output_fd, STDERR_FILENO) < 0)
                 _exit(70);
         (void) setenv("CAIRN_SOCKET", "",
@@ -142,9 +150,17 @@ static pid_t start(const struct demo *d, const char *run, const char *mode, cons
         return pid;
 }
 
+/* A while, or until somebody wants the end. */
+static void nap(struct demo *d) {
+        const struct timespec pause = {.tv_nsec = DEMO_POLL_NS};
+        int number = sigtimedwait(&d->signals, NULL, &pause);
+        if (number > 0)
+                d->signal = number;
+}
+
 /* Follow a stage until its process ends or the log reaches `stop_at` (0: never). Returns the wait
- * status in *ret_status, or 1 when stop_at was reached, or -1 on a time-out. */
-static int follow(const struct demo *d, pid_t pid, const char *title, const char *log_path,
+ * status in *ret_status, or 1 when stop_at was reached, or -1 on a time-out or a signal. */
+static int follow(struct demo *d, pid_t pid, const char *title, const char *log_path,
                   int64_t stop_at, int *ret_status) {
         uint64_t deadline_ns = clock_now(&clock_system) + DEMO_STAGE_NS_MAX;
         struct train_log_tail tail = {.step = -1};
@@ -160,13 +176,13 @@ static int follow(const struct demo *d, pid_t pid, const char *title, const char
                         progress(d, title, tail.step, tail.loss, true);
                         return 1;
                 }
-                if (clock_now(&clock_system) > deadline_ns)
+                if (d->signal || clock_now(&clock_system) > deadline_ns)
                         return -1;
-                clock_system.sleep_ns(clock_system.context, DEMO_POLL_NS);
+                nap(d);
         }
 }
 
-static int run_to_end(const struct demo *d, const char *title, const char *run, const char *mode,
+static int run_to_end(struct demo *d, const char *title, const char *run, const char *mode,
                       const char *log_path) {
         char output[PATH_MAX];
         (void) snprintf(output, sizeof output, "%s/%s-%s.output", d->folder, run, mode);
@@ -273,6 +289,23 @@ static int remove_entry(const char *path, const struct stat *st, int type, struc
         return remove(path);
 }
 
+static void remove_folder(const struct demo *d) {
+        if (nftw(d->folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS) != 0)
+                fprintf(stderr, "cairn demo: could not remove %s, ignoring\n", d->folder);
+}
+
+/* Whoever ends it wants everything ended that it started. Where SIGHUP is ignored (nohup) it goes
+ * on. */
+static void block_signals(struct demo *d) {
+        struct sigaction hang_up;
+        (void) sigemptyset(&d->signals);
+        (void) sigaddset(&d->signals, SIGINT);
+        (void) sigaddset(&d->signals, SIGTERM);
+        if (sigaction(SIGHUP, NULL, &hang_up) == 0 && hang_up.sa_handler != SIG_IGN)
+                (void) sigaddset(&d->signals, SIGHUP);
+        (void) sigprocmask(SIG_BLOCK, &d->signals, &d->former);
+}
+
 /* The step that the resumed run says it continued from: its restore line is in the output. */
 static void show_restore_line(const struct demo *d) {
         char path[PATH_MAX], line[1024];
@@ -341,15 +374,21 @@ int command_demo(const struct command *self, int argc, char **argv) {
         printf("\nCairn trains a small GPT on %s, kills %s without warning and resumes it.\n\n",
                d.data ? d.data : "the licence texts of this system", d.ranks > 1 ? "a rank" : "it");
         uint64_t start_ns = clock_now(&clock_system);
+        block_signals(&d);
         r = stages(&d);
+        if (d.signal && !keep) {
+                fprintf(stderr, "cairn demo: ended by signal %d (%s); nothing of it is left\n",
+                        d.signal, strsignal(d.signal));
+                remove_folder(&d);
+        }
         if (r != 0)
                 return r;
         printf("\n  ✓ nothing was lost: the resumed run is the uninterrupted one. %.0f seconds.\n",
                (double) (clock_now(&clock_system) - start_ns) / 1e9);
         if (keep)
                 printf("    logs and checkpoints: %s\n", d.folder);
-        else if (nftw(d.folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS) != 0)
-                fprintf(stderr, "cairn demo: could not remove %s, ignoring\n", d.folder);
+        else
+                remove_folder(&d);
         puts("    next: cairn run -- YOUR COMMAND      (client/cairn.h shows what a trainer "
              "calls)\n");
         return 0;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * cairn diff - what two checkpoints do not have in common: descriptions, host state, tensors. Equal
- * checksums are believed; other tensors are read and compared a block at a time, so that memory is
- * bounded by the two INDEX files. Exit status 0: equal, 1: not.
+ * checksums are believed. Other tensors are read, checked against their own, so that a damaged one
+ * does not pass for a different one, and compared a block at a time, so that memory is bounded by
+ * the two INDEX files. Exit status 0: equal, 1: not, 65: damaged.
  */
 #include "base/cleanup.h"
 #include "base/log.h"
@@ -215,6 +216,8 @@ static int compare_content(struct diff *d, const Cairn__Format__Tensor *a,
                            const Cairn__Format__Tensor *b, struct comparison *c,
                            struct cairn_error *reterr) {
         uint64_t elements = 1;
+        TRY(tensor_check(&d->a.reader, a, reterr));
+        TRY(tensor_check(&d->b.reader, b, reterr));
         for (size_t i = 0; i < a->n_shape; i++) /* INDEX was checked: no overflow */
                 elements *= a->shape[i];
         for (uint64_t first = 0; first < elements;) {

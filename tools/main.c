@@ -24,7 +24,7 @@ static const struct command commands[] = {
         {"snapshot", "RUN [--wait] [--timeout S] [--tag T] [--json]",
          "Take a checkpoint now, without stopping.", command_snapshot},
         {"stop", "RUN [--deadline S]", "One snapshot, then an orderly end.", command_stop},
-        {"notify", "RUN --kind K --in S [--id ID] [--json]",
+        {"notify", "RUN --kind preempt --in TIME|--kind rebalance [--in TIME] [--id ID] [--json]",
          "Rehearse that this machine goes away.", command_notify},
         {"drain", "[--deadline S]", "Stop every run on this machine.", command_drain},
         {"list", "[RUN] [--store S] [--json]", "The checkpoints of a run, or the runs of a store.",

@@ -47,7 +47,8 @@ int command_notify(const struct command *self, int argc, char **argv) {
         const struct option_row rows[] = {
                 {"--kind", "K", OPTION_STRING, &kind,
                  "preempt: the run ends; rebalance: a snapshot, and it goes on", NULL},
-                {"--in", "S", OPTION_DURATION, &in_ns, "when the machine goes away, from now",
+                {"--in", "S", OPTION_DURATION, &in_ns,
+                 "when the machine goes away, from now: 30s, 10m, up to 24h (of a rebalance: 2m)",
                  &in_given},
                 {"--id", "ID", OPTION_STRING, &id, "the event's name (default: one of its own)",
                  NULL},
@@ -57,10 +58,14 @@ int command_notify(const struct command *self, int argc, char **argv) {
         int r = options_parse(self, OPTION_ROWS(rows), argc, argv, &run, 1, &count, NULL);
         if (r != 0)
                 return r < 0 ? status_exit_code(CAIRN_ERR_API) : 0;
-        if (!kind || (!in_given && strcmp(kind, "rebalance") != 0))
+        if (!kind)
                 return command_fail_text(self, CAIRN_ERR_API,
-                                         "what kind of notice, and when? usage: cairn notify %s",
-                                         self->arguments);
+                                         "what kind of notice? --kind preempt: the run ends, or "
+                                         "rebalance: a snapshot, and it goes on");
+        if (!in_given && strcmp(kind, "preempt") == 0)
+                return command_fail_text(self, CAIRN_ERR_API,
+                                         "when does the machine go away? --in takes a time from "
+                                         "now like 30s or 10m, up to 24h");
         (void) snprintf(own_id, sizeof own_id, "rehearsal-%d", (int) getpid());
         _cleanup_(control_done) struct control agent;
         control_init(&agent, &clock_system);

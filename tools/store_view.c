@@ -177,18 +177,22 @@ const char *human_bytes(uint64_t bytes, char *text) {
         return text;
 }
 
+/* To the nearest: what began a moment ago with 24 h left has 24 h left. */
 const char *human_duration(uint64_t ns, char *text) {
-        uint64_t seconds = ns / NSEC_PER_SEC;
-        if (seconds < 1)
-                (void) snprintf(text, 32, "%" PRIu64 " ms", ns / NSEC_PER_MSEC);
-        else if (seconds < 120)
-                (void) snprintf(text, 32, "%" PRIu64 " s", seconds);
-        else if (seconds < 7200)
-                (void) snprintf(text, 32, "%" PRIu64 " min", seconds / 60);
-        else if (seconds < 172800)
-                (void) snprintf(text, 32, "%" PRIu64 " h", seconds / 3600);
-        else
-                (void) snprintf(text, 32, "%" PRIu64 " days", seconds / 86400);
+        static const struct {
+                uint64_t unit_ns, below; /* as many of them are the next unit's */
+                const char *name;
+        } units[] = {{NSEC_PER_MSEC, 1000, "ms"},
+                     {NSEC_PER_SEC, 120, "s"},
+                     {60 * NSEC_PER_SEC, 120, "min"},
+                     {3600 * NSEC_PER_SEC, 48, "h"},
+                     {86400 * NSEC_PER_SEC, UINT64_MAX, "days"}};
+        uint64_t count;
+        size_t i = 0;
+        while ((count = ns / units[i].unit_ns + (ns % units[i].unit_ns >= units[i].unit_ns / 2)) >=
+               units[i].below)
+                i++;
+        (void) snprintf(text, 32, "%" PRIu64 " %s", count, units[i].name);
         return text;
 }
 

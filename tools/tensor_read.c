@@ -3,10 +3,14 @@
 
 #include "base/cleanup.h"
 #include "base/limits.h"
+#include "base/log.h"
+#include "format/crc32c.h"
 #include "format/dtype.h"
 #include "format/names.h"
 #include <errno.h>
 #include <fcntl.h>
+
+#define CHECK_BYTES (1 * MiB)
 
 int tensor_reader_open(struct tensor_reader *r, const struct io_ops *io, int run_fd,
                        const char *checkpoint, uint32_t world, struct cairn_error *reterr) {
@@ -121,5 +125,44 @@ int tensor_read(struct tensor_reader *r, const Cairn__Format__Tensor *t, uint64_
                 else
                         TRY(read_block(r, fd, t, e, &w, reterr));
         }
+        return 0;
+}
+
+static int check_extent(struct tensor_reader *r, const Cairn__Format__Tensor *t,
+                        const Cairn__Format__Extent *e, void *buffer, size_t buffer_bytes,
+                        struct cairn_error *reterr) {
+        char object[2 * NAME_BYTES], name[128];
+        uint32_t crc = 0;
+        int fd = -1;
+        TRY(open_data(r, e->rank, &fd, reterr));
+        int used = snprintf(object, sizeof object, "%.63s/", r->checkpoint);
+        name_data(object + used, e->rank);
+        for (uint64_t done = 0; done < e->bytes;) {
+                uint64_t bytes = e->bytes - done < buffer_bytes ? e->bytes - done : buffer_bytes;
+                TRY(io_read_exact(r->io, fd, buffer, bytes, e->offset + done, object, reterr));
+                crc = crc32c(crc, buffer, bytes);
+                done += bytes;
+        }
+        if (crc == e->crc32c)
+                return 0;
+        int status = error_set(
+                reterr, CAIRN_ERR_CORRUPT, "check tensor", object,
+                "tensor %s is damaged: its bytes have not the checksum that was stored with them; "
+                "`cairn verify` checks the whole checkpoint",
+                text_escape(name, sizeof name, (const char *) t->name.data, t->name.len));
+        if (reterr)
+                reterr->offset = e->offset;
+        return status;
+}
+
+int tensor_check(struct tensor_reader *r, const Cairn__Format__Tensor *t,
+                 struct cairn_error *reterr) {
+        size_t extent_count;
+        Cairn__Format__Extent *const *extents = layout_extents(t, r->here, &extent_count);
+        _cleanup_free_ void *buffer = malloc(CHECK_BYTES);
+        if (!buffer)
+                return error_set_errno(reterr, ENOMEM, "check tensor", r->checkpoint);
+        for (size_t i = 0; i < extent_count; i++)
+                TRY(check_extent(r, t, extents[i], buffer, CHECK_BYTES, reterr));
         return 0;
 }

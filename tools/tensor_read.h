@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * tensor_read.h - elements of a stored tensor in row-major order, whatever ranks and shards they
- * lie in. Reads what is asked for and no more; checks no CRC (`cairn verify` does).
+ * lie in. tensor_read reads what is asked for and no more, and checks no CRC: tensor_check does,
+ * of one tensor (`cairn verify` of all).
  *
  *     struct tensor_reader r;
  *     TRY(tensor_reader_open(&r, &io_system, run_fd, checkpoint, world, reterr));
@@ -34,5 +35,9 @@ void tensor_reader_done(struct tensor_reader *r);
 /* The range lies within the tensor, whose extents cover it (as INDEX was checked to). */
 int tensor_read(struct tensor_reader *r, const Cairn__Format__Tensor *t, uint64_t first,
                 uint64_t count, void *target, struct cairn_error *reterr);
+/* All of its bytes have their checksums; else CORRUPT names checkpoint, file and tensor. Data files
+ * of nodes whose store this is not are not looked at. */
+int tensor_check(struct tensor_reader *r, const Cairn__Format__Tensor *t,
+                 struct cairn_error *reterr);
 
 #endif

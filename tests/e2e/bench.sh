@@ -14,8 +14,9 @@ for what in write read snapshot; do
 done
 ok "write, read and snapshot, text and JSON"
 try 64 'what\?' "$cairn" bench
-try 64 'write, read or snapshot' "$cairn" bench erase --bytes 1M
-try 64 'bytes' "$cairn" bench write --bytes 5Q
-try 64 'from 1M to 256G' "$cairn" bench write --bytes 1K
-try 66 'no-such' "$cairn" bench write --dir "$work/no-such" --bytes 1M
+try 64 '^cairn bench: .*write, read or snapshot' "$cairn" bench erase --bytes 1M
+try 64 "^cairn bench: .*a size like .*, not '5Q'" "$cairn" bench write --bytes 5Q
+try 64 '^cairn bench: .*from 1M to 256G' "$cairn" bench write --bytes 1K
+try 66 '^cairn bench: .*no-such' "$cairn" bench write --dir "$work/no-such" --bytes 1M
+try 64 '^cairnd: .*write, read or snapshot' "$BUILD/cairnd" --bench erase --dir "$work/disk" --bytes 1M
 ok "refusals"

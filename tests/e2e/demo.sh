@@ -20,6 +20,21 @@ if [ -e "$BUILD/cairn-comm-gloo.so" ]; then
         demo 'nothing was lost' --steps 60 --ranks 2
         ok "GROUP-a the demonstration of two ranks, as make demo-group runs it"
 fi
+
+# Ended in the middle, by a signal to it alone: what it started is gone, and its folder, too.
+for signal in INT TERM; do
+        output=$work/demo-$signal.out
+        "${as_user[@]}" "$cairn" demo --steps 100000 >"$output" 2>&1 &
+        runner=$!
+        wait_for 30 eval 'grep -q step "$outside"/home/cairn-demo-*/reference.jsonl'
+        kill "-$signal" "$runner"
+        finish 20
+        expect_code $((128 + $(kill -l "$signal")))
+        says "$output" 'nothing of it is left'
+        [ -z "$(ls "$outside/home")" ] || die "the demo left its folder behind: $(ls "$outside/home")"
+        [ -z "$(left_over)" ] || die "processes of the demo live on: $(left_over)"
+done
+ok "ended by SIGINT or SIGTERM, it ends its run and removes its folder"
 try 66 'no-such-file' "$cairn" demo --data "$work/no-such-file"
 try 64 'steps' "$cairn" demo --steps 3
 ok "cairn demo refuses what it cannot do"

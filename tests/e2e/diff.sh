@@ -26,6 +26,18 @@ run averaged --every 10m -- "${tiny[@]}" --steps 2 --ema 0.9
 try 1 'only in b: ema' "$cairn" diff whole averaged
 ok "other shapes, and tensors that one of them lacks"
 
+# Bytes that are not what was written are no difference.
+cp -a "$CAIRN_STORE/parts" "$CAIRN_STORE/spoilt"
+name=$("$cairn" inspect parts@10 --tensors --json | json 'tensors.*.role&name' | sed -n 's/^moment2 //p' | head -n 1)
+at=$("$cairn" inspect parts@10 --tensors --json | json 'tensors.*.name&extents' | grep -F "$name " |
+        sed -n 's/.*"offset":\([0-9]*\).*/\1/p')
+printf '\377' | dd of="$(echo "$CAIRN_STORE"/spoilt/*10-g0001/rank-00000.data)" bs=1 seek="$at" conv=notrunc 2>/dev/null
+for pair in 'spoilt@10 parts@20' 'parts@20 spoilt@10'; do
+        # shellcheck disable=SC2086
+        try 65 "000000000010-g0001/rank-00000.data.*tensor $name is damaged" "$cairn" diff $pair
+done
+ok "a damaged checkpoint is named as damaged, not as different"
+
 try 66 'no such checkpoint' "$cairn" diff whole@5 whole
 try 64 'which two' "$cairn" diff whole
 ok "refusals"

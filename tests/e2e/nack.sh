@@ -8,12 +8,15 @@
 lockstep=$helpers/lockstep
 [ -x "$lockstep" ] || skip "$lockstep is not built"
 
+"$cairn" init "$CAIRN_STORE" >/dev/null
 declare -A node_pid
-# node NAME FAULTS FILE: `cairn run` of one node. A rank's data are two write requests.
+# node NAME FAULTS FILE: `cairn run` of one node, which has the store at a path of its own. A rank's data are two write
+# requests.
 node() {
+        ln -s "$CAIRN_STORE" "$work/store-$1"
         mkdir -p -m 700 "$work/run-$1"
         CAIRN_LOG=debug CAIRN_FAULT=$2 CAIRN_FAULT_ONCE=$3 XDG_RUNTIME_DIR=$work/run-$1 "$cairn" run --run job \
-                --rdzv dir --nnodes 2:2 --nproc-per-node 2 --node "$1" --address 127.0.0.1 --every 1000000steps -- \
+                --store "$work/store-$1" --rdzv dir --nnodes 2:2 --nproc-per-node 2 --node "$1" --address 127.0.0.1 --every 1000000steps -- \
                 "$lockstep" "$work/barrier" "$work/log" --steps 1000000 --elements 3000000 >>"$work/$1.out" 2>&1 &
         node_pid[$1]=$!
 }
@@ -37,7 +40,7 @@ node a data-write:1:delay:4000,data-write:2:delay:4000 ''
 node b data-write:0:error:28 "$work/full"
 wait_for 40 reached 5
 
-who='rank [23] on node b'
+who="rank [23] on node b \(store $work/store-b\)"
 rm "$work/full"
 on a
 try 73 "No space left on device: $who" "${there[@]}" snapshot job --wait --timeout 60
@@ -52,7 +55,7 @@ ok "one node cannot write: the other one's ranks give their writes up ($(tail -n
 
 for name in a b; do
         says "$work/$name.out" "checkpoint=failed .*No space left on device: $who"
-        field "$name" error.text | grep -q "$who" || die "node $name does not tell: $(field "$name" error)"
+        field "$name" error.text | grep -Eq "$who" || die "node $name does not tell: $(field "$name" error)"
         [ "$(field "$name" attempts_failed)" = 1 ] || die "node $name: $(field "$name" attempts_failed) failures"
 done
 ok "status and log of both nodes name the rank, its node and the reason"

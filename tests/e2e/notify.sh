@@ -18,15 +18,16 @@ args=(--steps 1000000 --step-ms 5 --seed 8)
 run reference --every 10m -- "${tiny[@]}" "${args[@]}" --stop-at 600
 
 try 64 'what kind of notice' "$cairn" notify demo
-try 64 'what kind of notice' "$cairn" notify demo --kind preempt
+try 64 'when does the machine go away' "$cairn" notify demo --kind preempt
 try 69 'nothing answers' "$cairn" notify demo --kind preempt --in 5s
 
 # A hint: a snapshot, and the run goes on.
 start demo --every 10m -- "${tiny[@]}" "${args[@]}"
 wait_step "$work/demo.log" 30 20
 try 64 'preempt or rebalance' "$cairn" notify demo --kind earthquake --in 5s
+try 64 'at most 24 h' "$cairn" notify demo --kind rebalance --in 25h
 try 64 'the id has' "$cairn" notify demo --kind preempt --in 5s --id $'a\nb'
-try 0 'rebalance, .* left: a snapshot is taken now, and the run goes on' "$cairn" notify demo --kind rebalance
+try 0 'rebalance, 24 h left: a snapshot is taken now, and the run goes on' "$cairn" notify demo --kind rebalance --in 24h
 has_committed() {
         [ "$(committed_step demo)" -ge 30 ]
 }
