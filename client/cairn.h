@@ -96,10 +96,11 @@ struct cairn_options {
         { .size = sizeof(struct cairn_options), .rank = -1 }
 CAIRN_API void cairn_options_init(struct cairn_options *o, size_t size);
 
-/* *ret is set even on failure (unless memory is out), so that cairn_error_text works; close it in
- * any case. CAIRN_ERR_UNREACHABLE: no agent. CAIRN_ERR_TIMEOUT: the predecessor was not settled in
- * time. CAIRN_ERR_STALE: a newer generation exists. CAIRN_ERR_BUSY: this rank's session is alive,
- * or a trainer of another start of this run. */
+/* o NULL: the defaults. *ret is set even on failure (unless memory is out), so that
+ * cairn_error_text works; close it in any case. CAIRN_ERR_API: options without their size.
+ * CAIRN_ERR_UNREACHABLE: no agent. CAIRN_ERR_TIMEOUT: the predecessor was not settled in time.
+ * CAIRN_ERR_STALE: a newer generation exists. CAIRN_ERR_BUSY: this rank's session is alive, or a
+ * trainer of another start of this run. */
 CAIRN_API int cairn_open(const struct cairn_options *o, struct cairn **ret);
 /* Ends the session without an implied snapshot. NULL allowed. */
 CAIRN_API void cairn_close(struct cairn *c);
@@ -121,7 +122,9 @@ struct cairn_session {
         uint64_t every_steps; /* scheduled snapshots; 0: none */
 };
 CAIRN_API int cairn_session(struct cairn *c, struct cairn_session *ret);
-/* The operator's --override key=value; NULL if key was not overridden. */
+/* The operator's --override key=value; NULL if key was not overridden. What is neither asked for
+ * here nor described (cairn_describe) is a mistake of the operator's: cairn_restore refuses it
+ * (API). */
 CAIRN_API const char *cairn_override(struct cairn *c, const char *key);
 
 /* ---- registration ---- */
@@ -238,9 +241,9 @@ CAIRN_API bool cairn_should_stop(struct cairn *c);
 typedef uint64_t cairn_ticket;
 /* Asks for a cut of the present state (inside an update: of the next) and returns at once. */
 CAIRN_API int cairn_snapshot(struct cairn *c, cairn_ticket *ret);
-/* 0: committed, *ret_step is its step (cut at or after the request). BUSY: still under way. VOID,
- * NOSPACE, ...: what became of it. Staging full counts as under way for _wait, which asks again
- * within its time. */
+/* 0: committed, *ret_step is its step (cut at or after the request). BUSY: still under way. API: no
+ * ticket of this session. VOID, NOSPACE, ...: what became of it. Staging full counts as under way
+ * for _wait, which asks again within its time. */
 CAIRN_API int cairn_snapshot_poll(struct cairn *c, cairn_ticket ticket, int64_t *ret_step);
 CAIRN_API int cairn_snapshot_wait(struct cairn *c, cairn_ticket ticket, uint64_t timeout_ns,
                                   int64_t *ret_step);

@@ -212,6 +212,9 @@ int cairn_session(struct cairn *c, struct cairn_session *ret) {
 const char *cairn_override(struct cairn *c, const char *key) {
         if (!c || !key || !c->opened)
                 return NULL;
+        for (size_t i = 0; i < c->override_count; i++)
+                if (strcmp(c->overrides[i].key, key) == 0)
+                        c->overrides_asked[i] = true;
         return pair_find(c->overrides, c->override_count, key);
 }
 

@@ -47,6 +47,7 @@ struct cairn {
         int64_t checkpoint_step;
         struct pair *overrides, *conversions;
         size_t override_count, conversion_count;
+        _Atomic bool *overrides_asked; /* by cairn_override; parallel */
 
         struct device *device;
         struct stream stream; /* of a GPU's session */

@@ -130,6 +130,10 @@ static int read_welcome(struct cairn *c, const Cairn__Control__Welcome *w, struc
         memcpy(id->secret, w->secret.data, w->secret.len);
         id->secret_bytes = w->secret.len;
         TRY(keep_pairs(c, w->overrides, w->n_overrides, &c->overrides, &c->override_count, reterr));
+        c->overrides_asked = arena_alloc(&c->strings, c->override_count + 1, 1);
+        if (!c->overrides_asked)
+                return error_set(reterr, CAIRN_ERR_NOMEM, operation, c->run, "memory is missing");
+        memset((void *) c->overrides_asked, 0, c->override_count + 1);
         return keep_pairs(c, w->conversions, w->n_conversions, &c->conversions,
                           &c->conversion_count, reterr);
 }
@@ -306,6 +310,21 @@ static int open_session(struct cairn *c, const struct cairn_options *o,
         return r;
 }
 
+/* The caller's may be of an older version, or of a newer one. What is smaller than the first one
+ * ever was is not set: taken for defaults, it would be another rank or run than what was meant. */
+static int take_options(const struct cairn_options *given, struct cairn_options *ret,
+                        struct cairn_error *reterr) {
+        if (!given)
+                return 0;
+        if (given->size < offsetof(struct cairn_options, debug_mutation))
+                return error_set(reterr, CAIRN_ERR_API, "open session", "options",
+                                 "their size is %zu: begin with CAIRN_OPTIONS_INIT, or call "
+                                 "cairn_options_init",
+                                 given->size);
+        memcpy(ret, given, given->size < sizeof *ret ? given->size : sizeof *ret);
+        return 0;
+}
+
 int cairn_open(const struct cairn_options *options, struct cairn **ret) {
         struct cairn_options o = CAIRN_OPTIONS_INIT;
         struct cairn_error e = CAIRN_ERROR_INIT;
@@ -314,9 +333,8 @@ int cairn_open(const struct cairn_options *options, struct cairn **ret) {
         *ret = handle_new();
         if (!*ret)
                 return CAIRN_ERR_NOMEM;
-        if (options && options->size >= sizeof options->size)
-                memcpy(&o, options, options->size < sizeof o ? options->size : sizeof o);
-        return handle_end(*ret, open_session(*ret, &o, &e), &e);
+        int r = take_options(options, &o, &e);
+        return handle_end(*ret, r < 0 ? r : open_session(*ret, &o, &e), &e);
 }
 
 void cairn_close(struct cairn *c) {

@@ -14,6 +14,7 @@
 #include "base/bytes.h"
 #include "base/cleanup.h"
 #include "client/handle.h"
+#include "client/override.h"
 #include "client/report.h"
 #include "client/transfer.h"
 #include <errno.h>
@@ -139,6 +140,11 @@ static int refuse(struct cairn *c, const struct textbuf *problems, struct cairn_
                 problems->item_count, first);
 }
 
+static int check_overrides(const struct cairn *c, struct cairn_error *reterr) {
+        return override_check(c->overrides, c->overrides_asked, c->override_count, &c->registry,
+                              &c->stored, reterr);
+}
+
 static int read_image(struct cairn *c, struct restoration *x, struct cairn_error *reterr) {
         Cairn__Control__Restore message = CAIRN__CONTROL__RESTORE__INIT;
         Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT, *reply;
@@ -186,6 +192,7 @@ static int restore_from(struct cairn *c, struct restoration *x, struct cairn_err
         struct textbuf *problems = &x->binding.problems;
 
         TRY(handle_fetch_stored(c, reterr));
+        TRY(check_overrides(c, reterr));
         TRY(binding_make(&x->binding, &c->stored, &request, &c->registry, reterr));
         if (problems->item_count)
                 return refuse(c, problems, reterr);
@@ -284,7 +291,8 @@ static int restore(struct cairn *c, struct cairn_report *ret, struct cairn_error
                 tell_done(c, r);
                 if (r == 0 && c->start == CAIRN_START_RESUME)
                         step = c->checkpoint_step;
-        }
+        } else if (!c->passive)
+                r = check_overrides(c, reterr);
         if (r == 0)
                 r = publish(c, step, reterr);
         if (r == 0) {

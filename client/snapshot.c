@@ -20,6 +20,16 @@ static int check_live(struct cairn *c, const char *operation, struct cairn_error
         return 0;
 }
 
+/* Of nobody's request: it would be under way for ever. */
+static int check_ticket(struct cairn *c, cairn_ticket ticket, const char *operation,
+                        struct cairn_error *reterr) {
+        TRY(check_live(c, operation, reterr));
+        if (ticket > 0 && ticket <= cut_read(c->page).seq + 1)
+                return 0;
+        return error_set(reterr, CAIRN_ERR_API, operation, c->run,
+                         "%" PRIu64 " is no ticket that cairn_snapshot has given", ticket);
+}
+
 int cairn_snapshot(struct cairn *c, cairn_ticket *ret) {
         struct cairn_error e = CAIRN_ERROR_INIT;
         bool updating;
@@ -44,7 +54,7 @@ static int look(struct cairn *c, cairn_ticket ticket, int64_t *ret_step, bool *r
         int status = 0;
         *ret_retry = false;
         /* The step is read after the seq, so it is that one's or a later one's. */
-        if (atomic_load(&c->page->committed_seq) >= ticket && ticket > 0) {
+        if (atomic_load(&c->page->committed_seq) >= ticket) {
                 if (ret_step)
                         *ret_step = atomic_load(&c->page->committed_step);
                 return 0;
@@ -77,7 +87,7 @@ int cairn_snapshot_poll(struct cairn *c, cairn_ticket ticket, int64_t *ret_step)
         bool retry;
         if (!c)
                 return CAIRN_ERR_API;
-        int r = check_live(c, "poll snapshot", &e);
+        int r = check_ticket(c, ticket, "poll snapshot", &e);
         if (r == 0)
                 r = look(c, ticket, ret_step, &retry, &e);
         return handle_end(c, r, &e);
@@ -120,7 +130,7 @@ static int ask_again(struct cairn *c, cairn_ticket *ticket, uint64_t deadline_ns
 
 static int snapshot_wait(struct cairn *c, cairn_ticket ticket, uint64_t timeout_ns,
                          int64_t *ret_step, struct cairn_error *reterr) {
-        TRY(check_live(c, "wait for snapshot", reterr));
+        TRY(check_ticket(c, ticket, "wait for snapshot", reterr));
         uint64_t now_ns = clock_now(c->clock);
         uint64_t deadline_ns = timeout_ns > UINT64_MAX - now_ns ? UINT64_MAX : now_ns + timeout_ns;
         for (;;) {

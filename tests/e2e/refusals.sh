@@ -67,7 +67,9 @@ identity 'config\.steps' "another length (RESUME-10)" --steps 40
 identity 'config\.beta2' "another optimizer (RESUME-10, 14)" --beta2 0.95
 # Nothing of these starts is committed: the checkpoints are those from before.
 [ "$(steps_of open | tr '\n' ' ')" = "10 20 " ] || die "steps of open: $(steps_of open | tr '\n' ' ')"
-ok "RESUME-10 a rate is accepted with --override"
+try 64 'no setting config.lrr; did you mean config.lr' \
+        "$cairn" run --run open --mode resume --override config.lrr=0.002 -- "${trainer[@]}" --stop-at 25
+ok "RESUME-10 a rate is accepted with --override; a setting that there is not is refused, and the one that was meant is named"
 run open --mode resume --override config.lr=0.002 -- "${trainer[@]}" --stop-at 25
 
 # Stores.

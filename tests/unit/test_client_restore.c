@@ -200,6 +200,31 @@ static void resume_10_overrides_are_named(void **state) {
         assert_false(report.bit_exact_possible);
 }
 
+/* What nobody knows would change nothing: it is refused, with what was meant. */
+static void unknown_overrides_are_refused(void **state) {
+        static const struct {
+                const char *key, *says;
+        } wrong[] = {{"config.layer", "did you mean config.layers"},
+                     {"layers", "did you mean config.layers"},
+                     {"colour", "has no setting colour; it has config.layers; "},
+                     {"step/nobody", "has no setting step/nobody; it has config.layers; "}};
+        struct cairn_report report = REPORT;
+        small_make_checkpoint(&before, &agent, STEP);
+        agent.override_value = "24";
+        for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+                agent.override_key = wrong[i].key;
+                assert_int_equal(resume(&report), CAIRN_ERR_API);
+                assert_non_null(strstr(cairn_error_text(now.c), wrong[i].says));
+                cairn_close(now.c);
+        }
+        agent.override_key = "colour"; /* not described, but this trainer asks for it */
+        assert_int_equal(small_open(&now, &agent), 0);
+        assert_string_equal(cairn_override(now.c, "colour"), "24");
+        fill_now();
+        assert_int_equal(cairn_seal(now.c), 0);
+        assert_int_equal(cairn_restore(now.c, &report), 0);
+}
+
 static void resume_9_free_values_are_logged(void **state) {
         struct cairn_report report = REPORT;
         char eight[] = "8";
@@ -530,6 +555,7 @@ int main(void) {
                 TEST(resume_19_dtype_errors_at_load),
                 TEST(resume_6_identity_suggests_init_from),
                 TEST(resume_10_overrides_are_named),
+                TEST(unknown_overrides_are_refused),
                 TEST(resume_9_free_values_are_logged),
                 TEST(other_numerics_are_not_bit_exact),
                 TEST(resume_15_b07_mixed_dtypes),

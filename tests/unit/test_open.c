@@ -188,6 +188,13 @@ static void options_of_other_sizes(void **state) {
         cairn_options_init(NULL, 8);
         assert_int_equal(cairn_open(NULL, NULL), CAIRN_ERR_API);
         cairn_close(NULL);
+        /* Zeroed, it would mean rank 0 of no run, or be passed over. */
+        struct cairn *c;
+        o = (struct cairn_options){0};
+        assert_int_equal(cairn_open(&o, &c), CAIRN_ERR_API);
+        assert_non_null(strstr(cairn_error_text(c), "CAIRN_OPTIONS_INIT"));
+        assert_int_equal(cairn_exit_code(c), 64);
+        cairn_close(c);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)

@@ -34,6 +34,13 @@ static void a_ticket_is_busy_until_it_is_committed(void **state) {
         assert_int_equal(ticket, 2);
         uint64_t rung;
         assert_int_equal(read(agent.ring_fd, &rung, 8), 8);
+        for (int wrong = 0; wrong < 2; wrong++) { /* nobody gave these */
+                cairn_ticket other = wrong ? ticket + 2 : 0;
+                assert_int_equal(cairn_snapshot_poll(now.c, other, &step), CAIRN_ERR_API);
+                assert_int_equal(cairn_snapshot_wait(now.c, other, NSEC_PER_SEC, &step),
+                                 CAIRN_ERR_API);
+                assert_non_null(strstr(cairn_error_text(now.c), "no ticket"));
+        }
         assert_int_equal(cairn_snapshot_poll(now.c, ticket, &step), CAIRN_ERR_BUSY);
         assert_int_equal(step, -5);
         assert_int_equal(fake_agent_take(&agent, false), 0);
