@@ -50,7 +50,7 @@ hangs() {
         began=$(now_ms)
         try 0 'committed' "$cairn" status demo
         took=$(($(now_ms) - began))
-        [ "$took" -lt 1000 ] || die "$what: cairn status took $took ms"
+        [ "$took" -lt 5000 ] || die "$what: cairn status took $took ms"
         wait_for 25 another_saver
         says "$work/agent.out" "saver_pid=$saver saver=stuck"
         [ "$(json_of_run attempts_failed)" -gt "$before" ] || die "$what: no checkpoint failed"
@@ -78,7 +78,7 @@ for round in 1 2 3 4 5; do
         began=$(now_ms)
         try 0 'committed' "$cairn" status demo
         took=$(($(now_ms) - began))
-        [ "$took" -lt 1000 ] || die "closing hangs: cairn status took $took ms in round $round"
+        [ "$took" -lt 5000 ] || die "closing hangs: cairn status took $took ms in round $round"
 done
 before=$(json_of_run committed_step)
 weather
