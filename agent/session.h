@@ -83,6 +83,7 @@ struct session {
         int inventory_fd, host_fd, staging_fd;
         int push_fd;        /* where the trainer copies (format/push.h); else -1 */
         uint64_t elsewhere; /* tensors in memory that ends with the trainer */
+        char device[40];    /* the GPU's UUID as text; "": the host */
         uint64_t seal, image_bytes, tensor_count, staging_bytes;
         uint64_t gate_deadline_ns, copy_rate, write_rate; /* bytes per second; 0: not measured */
         struct reply_to seal_reply;

@@ -130,6 +130,10 @@ static int check_seal(const struct session *s, const Cairn__Control__Seal *m,
                 return error_set(reterr, CAIRN_ERR_API, "seal", s->run->name,
                                  "an image of %llu bytes is not possible",
                                  (unsigned long long) m->bytes);
+        if (m->device_uuid.len != 0 && m->device_uuid.len != DEVICE_UUID_BYTES)
+                return error_set(reterr, CAIRN_ERR_API, "seal", s->run->name,
+                                 "a GPU's UUID has %d bytes, not %zu", DEVICE_UUID_BYTES,
+                                 m->device_uuid.len);
         TRY(wire_memfd_check(fds->fds[0], MEMORY_SEALS, 1, INVENTORY_BYTES_MAX, &bytes, reterr));
         return wire_memfd_check(fds->fds[1], MEMORY_SEALS, host_state_bytes(0),
                                 host_state_bytes(HOST_STATE_BYTES_MAX), &bytes, reterr);
@@ -145,6 +149,16 @@ static void answer_sealed(struct session *s) {
         e.sealed = &m;
         server_reply(&s->seal_reply, &e, NULL, 0);
         s->seal_reply = (struct reply_to){0};
+}
+
+/* As nvidia-smi -L has it, but for what it puts before. */
+static void name_device(struct session *s, const ProtobufCBinaryData *uuid) {
+        size_t used = 0;
+        s->device[0] = '\0';
+        for (size_t i = 0; i < uuid->len; i++)
+                used += (size_t) snprintf(s->device + used, sizeof s->device - used, "%s%02x",
+                                          i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+                                          uuid->data[i]);
 }
 
 int session_seal(struct session *s, const struct reply_to *to, const Cairn__Control__Seal *m,
@@ -185,6 +199,7 @@ int session_seal(struct session *s, const struct reply_to *to, const Cairn__Cont
         if (fds->count == 3)
                 s->push_fd = wire_fds_take(fds, 2);
         s->elsewhere = m->elsewhere;
+        name_device(s, &m->device_uuid);
         s->seal = m->seal;
         s->image_bytes = image;
         session_set_state(s, s->state == SESSION_WELCOMED ? SESSION_SEALING : SESSION_RESEALING);

@@ -48,6 +48,9 @@ static json_t *rank_json(struct session *s) {
         json_object_set_new(j, "committed_seq", integer(atomic_load(&s->page->committed_seq)));
         json_object_set_new(j, "tensors", integer(s->tensor_count));
         json_object_set_new(j, "tensors_elsewhere", integer(s->elsewhere));
+        json_object_set_new(j, "device", json_string(*s->device ? "cuda" : "host"));
+        json_object_set_new(j, "device_uuid", *s->device ? json_string(s->device) : json_null());
+        json_object_set_new(j, "post_mortem", json_boolean(s->elsewhere == 0));
         json_object_set_new(j, "copies", json_string(s->push_fd < 0 ? "saver" : "trainer"));
         json_object_set_new(j, "image_bytes", integer(s->image_bytes));
         json_object_set_new(j, "staging_bytes", integer(s->staging_bytes));

@@ -206,12 +206,13 @@ static bool is_pushed(const struct registry *r, const struct slabs *slabs) {
         return r->elsewhere_count > 0 || slabs->device->ops->class != DEVICE_CLASS_HOST;
 }
 
-static int name_device(const struct slabs *slabs, unsigned char *uuid,
+static int name_device(const struct slabs *slabs, struct inventory *i,
                        Cairn__Format__InventoryHead *head, struct cairn_error *reterr) {
         if (slabs->device->ops->class != DEVICE_CLASS_CUDA)
                 return 0;
-        TRY(device_cuda_uuid(slabs->device, uuid, reterr));
-        head->device_uuid = (ProtobufCBinaryData){DEVICE_UUID_BYTES, uuid};
+        TRY(device_cuda_uuid(slabs->device, i->device_uuid, reterr));
+        i->device_uuid_bytes = sizeof i->device_uuid;
+        head->device_uuid = (ProtobufCBinaryData){i->device_uuid_bytes, i->device_uuid};
         return 0;
 }
 
@@ -221,11 +222,10 @@ static int build(struct registry *r, const struct slabs *slabs, uint64_t seal, u
         Cairn__Format__InventoryHead head = CAIRN__FORMAT__INVENTORY_HEAD__INIT;
         struct file_content content = {.kind = FILE_INVENTORY, .inventory = &head};
         uint64_t slab_bytes[SLAB_COUNT_MAX];
-        unsigned char uuid[DEVICE_UUID_BYTES];
         _cleanup_free_ void *bytes = NULL;
         size_t count;
 
-        TRY(name_device(slabs, uuid, &head, reterr));
+        TRY(name_device(slabs, i, &head, reterr));
         TRY(assign_owners(r, rank, writers, arena, reterr));
         if (fill_tensors(r, slabs, arena, &content) < 0 || fill_texts(r, arena, &head) < 0)
                 return no_room(reterr);

@@ -20,7 +20,9 @@ struct inventory {
         uint64_t payload_bytes; /* of one slot's values */
         uint64_t image_bytes;   /* of this rank's data file */
         uint64_t file_bytes;
-        struct push_plan *plan; /* where this process copies; NULL once it was taken */
+        unsigned char device_uuid[DEVICE_UUID_BYTES];
+        size_t device_uuid_bytes; /* 0: a session of the host */
+        struct push_plan *plan;   /* where this process copies; NULL once it was taken */
 };
 #define INVENTORY_INIT \
         { .fd = -1, .host_fd = -1 }

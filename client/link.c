@@ -159,6 +159,8 @@ static int handover_run(struct handover *h, struct control *c, uint64_t deadline
         seal.tensor_count = h->seal.tensor_count;
         seal.bytes = h->seal.bytes;
         seal.elsewhere = h->seal.elsewhere;
+        seal.device_uuid.data = h->seal.device_uuid;
+        seal.device_uuid.len = h->seal.device_uuid_bytes;
         CONTROL_SET(&e, SEAL, seal, &seal);
         TRY(control_call(c, &e, fds, fd_count, CONTROL_REPLY(SEALED), deadline_ns, &reply, NULL,
                          reterr));

@@ -52,6 +52,8 @@ struct link_identity {
 struct link_seal {
         uint64_t number; /* 0: none yet */
         uint64_t tensor_count, bytes, elsewhere;
+        unsigned char device_uuid[DEVICE_UUID_BYTES];
+        size_t device_uuid_bytes; /* 0: a session of the host */
         int inventory_fd, host_fd;
         int push_fd; /* where this process copies; else -1 */
 };

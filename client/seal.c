@@ -75,6 +75,8 @@ static int hand_over(struct cairn *c, struct inventory *fresh, uint64_t number,
                                  .inventory_fd = TAKE_FD(fresh->fd),
                                  .host_fd = TAKE_FD(fresh->host_fd),
                                  .push_fd = TAKE_FD(push_fd)};
+        seal.device_uuid_bytes = fresh->device_uuid_bytes;
+        memcpy(seal.device_uuid, fresh->device_uuid, fresh->device_uuid_bytes);
         TRY(link_seal(&c->link, &seal, deadline_ns, &gate_ns, reterr));
         c->gate.deadline_duration_ns =
                 gate_ns > GATE_DEADLINE_NS_MIN ? gate_ns : GATE_DEADLINE_NS_MIN;

@@ -43,6 +43,22 @@ static void print_committed(FILE *out, const json_t *run) {
                                     total));
 }
 
+/* Of a session of the host, whose saver reads its memory, there is nothing to say. */
+static void print_device(FILE *out, const json_t *rank) {
+        const char *uuid = agent_status_text(rank, "device_uuid");
+        bool lost = json_is_false(json_object_get(rank, "post_mortem"));
+        if (!*uuid && !lost)
+                return;
+        fprintf(out, "              %s%s, %s; ", *uuid ? "GPU " : "host memory", uuid,
+                strcmp(agent_status_text(rank, "copies"), "trainer") == 0 ? "the trainer copies"
+                                                                          : "the saver copies");
+        if (lost)
+                fprintf(out, "no cut after its death: %" PRId64 " tensors are not of cairn_alloc\n",
+                        agent_status_integer(rank, "tensors_elsewhere"));
+        else
+                fputs("a cut after its death is possible\n", out);
+}
+
 static void print_rank(FILE *out, const json_t *rank) {
         char since[32];
         fprintf(out, "  rank %-6" PRId64 " pid %" PRId64 ", %s, step %" PRId64 ", %s for %s%s\n",
@@ -51,6 +67,7 @@ static void print_rank(FILE *out, const json_t *rank) {
                 agent_status_text(rank, "phase"),
                 human_duration(agent_status_ns(rank, "phase_s"), since),
                 json_is_true(json_object_get(rank, "alive")) ? "" : ", dead");
+        print_device(out, rank);
 }
 
 static void print_run(FILE *out, const json_t *run) {

@@ -26,6 +26,22 @@ whole() { # begin and finish
 }
 
 whole reference --every 20steps --
+# Where the state is, who copies, and what can be saved after a death.
+described=0
+describe() { # pattern, further arguments of the trainer
+        local run=said-$((described += 1)) pattern=$1
+        shift
+        begin "$run" --every 1000steps -- --step-ms 200 "$@"
+        wait_for 20 eval "\"$cairn\" status $run | grep -q 'rank 0 .*active'"
+        try 0 "$pattern" "$cairn" status "$run"
+        kill_all
+}
+lost='no cut after its death: [1-9][0-9]* tensors are not of cairn_alloc'
+describe 'GPU 656d756c-6174-6564-2047-505500000000, the trainer copies; a cut after its death is possible'
+describe "GPU 656d756c-.*, the trainer copies; $lost" --memory driver
+describe "host memory, the trainer copies; $lost" --device host --memory host
+ok "status says where the state is, who copies, and whether a cut is possible after a death"
+
 for memory in slabs driver host; do
         whole "$memory" --every 10steps -- --memory $memory --die-at 35
         same_log "$work/reference.log" "$work/$memory.log"
