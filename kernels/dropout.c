@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/dropout.h"
-#include "kernels/philox.h"
 
 static void fill_mask(uint8_t *mask, size_t elements, uint64_t sample,
-                      const struct dropout_site *site, uint32_t threshold) {
-        /* Sample and step share a word: their low halves are what differs between neighbours. */
-        uint32_t high = (uint32_t) (sample >> 32) * 0x9E3779B1u ^ (uint32_t) (site->step >> 32);
-        uint64_t seed = site->seed ^ high;
+                      const struct dropout_site *site) {
+        uint32_t threshold = dropout_threshold(site->probability);
 
         for (size_t i = 0; i < elements; i += 4) {
-                struct philox_block r =
-                        philox_draw(seed, PHILOX_DROPOUT, (uint32_t) (i / 4), (uint32_t) sample,
-                                    site->layer, (uint32_t) site->step);
+                struct philox_block r = dropout_words(*site, sample, i / 4);
                 for (size_t j = 0; j < 4 && i + j < elements; j++)
                         mask[i + j] = r.word[j] >= threshold;
         }
@@ -20,11 +15,10 @@ static void fill_mask(uint8_t *mask, size_t elements, uint64_t sample,
 void dropout_forward(float *out, uint8_t *mask, const float *in, size_t samples, size_t elements,
                      const struct dropout_site *site) {
         float scale = 1.0f / (1.0f - site->probability);
-        uint32_t threshold = (uint32_t) ((double) site->probability * 4294967296.0);
 
         for (size_t s = 0; s < samples; s++) {
                 uint8_t *m = mask + s * elements;
-                fill_mask(m, elements, site->sample + s, site, threshold);
+                fill_mask(m, elements, site->sample + s, site);
                 for (size_t i = 0; i < elements; i++)
                         out[s * elements + i] = in[s * elements + i] * (m[i] ? scale : 0.0f);
         }

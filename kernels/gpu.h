@@ -86,7 +86,8 @@ int gpu_layernorm_backward(void *stream, void *din, float *dweight, float *dbias
                            const void *in, const void *weight, const float *mean, const float *rstd,
                            size_t rows, size_t channels, enum gpu_type type);
 
-/* att (B, NH, T, T) in `type`; no scratch. */
+/* att (B, NH, T, T) in `type`; no scratch. A head has at most 128 channels (else
+ * cudaErrorInvalidValue). */
 int gpu_attention_forward(void *stream, void *out, void *att, const void *qkv, struct attention a,
                           enum gpu_type type);
 /* Overwrites att with its gradient on the way to dqkv. */

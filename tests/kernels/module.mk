@@ -5,6 +5,7 @@ kernel_SRC := $(wildcard tests/kernels/*.c)
 CAIRN_CUDA_EMU := $(BUILD)/tests/cuda/cairn-cuda-emu.so
 CUBLAS_EMU := $(BUILD)/tests/cuda/libcublas-emu.so
 KERNELS := $(call test_programs,$(filter tests/kernels/test_%,$(kernel_SRC)))
+kernel_HELPERS := $(filter-out tests/kernels/test_%,$(kernel_SRC))
 ifneq ($(TESTS),)
 KERNELS := $(filter $(TESTS:%=$(BUILD)/tests/kernels/test_%),$(KERNELS))
 endif
@@ -30,7 +31,7 @@ $(CUBLAS_EMU): $(BUILD)/obj/tests/cuda/sim/cublas.o $(CUDA_EMU)
 		-Wl,-rpath,'$$ORIGIN' $(SYSTEM_LIBS)
 
 rpath = -Wl,-rpath,'$$ORIGIN/$(1)'
-$(KERNELS): $(BUILD)/tests/kernels/%: $(BUILD)/obj/tests/kernels/%.o $(BUILD)/obj/tests/kernels/gpu_test.o \
+$(KERNELS): $(BUILD)/tests/kernels/%: $(BUILD)/obj/tests/kernels/%.o $(call objects,$(kernel_HELPERS)) \
 		$(call cuda_objects,cuda-emu,$(wildcard kernels/*.cu tests/kernels/*.cu)) $(BUILD)/lib/simulator.a \
 		$(call archives,kernels format base) $(CUDA_EMU) $(CUBLAS_EMU)
 	$(call link,$(CMOCKA_LIBS) $(PKG_LIBS) -L$(BUILD)/tests/cuda -lcublas-emu -lcuda-emu $(call rpath,../cuda))

@@ -275,10 +275,11 @@ static void make_ready(struct thread *t) {
 void sim_barrier(const char *where) {
         struct thread *t = sim.now;
         t->where = where;
-        for (unsigned i = 0; i < sim.thread_count && sim.at_barrier > 0; i++)
-                if (sim.threads[i].state == AT_BARRIER && strcmp(sim.threads[i].where, where) != 0)
-                        sim_fail(CUDA_LAUNCH_FAILED, "is in __syncthreads at %s, another at %s",
-                                 where, sim.threads[i].where);
+        if (sim.at_barrier == 0)
+                sim.first_at_barrier = t;
+        else if (is_elsewhere(sim.first_at_barrier, where))
+                sim_fail(CUDA_LAUNCH_FAILED, "is in __syncthreads at %s, another at %s", where,
+                         sim.first_at_barrier->where);
         t->state = AT_BARRIER;
         t->barriers++;
         if (++sim.at_barrier == sim.thread_count) {
