@@ -130,8 +130,9 @@ check-size: all $(BUILD)/tests/sim/test_size $(BUILD)/tests/unit/test_group_size
 	@SIZE_NODES='$(or $(NODES),1000)' $(BUILD)/tests/unit/test_group_size
 
 .PHONY: check-sanitized check-races
+# Three measure memory, which would be the sanitizer's own.
 check-sanitized: all $(UNIT) $(SIM) $(KERNELS) $(FUZZ) $(E2E_HELPERS) $(E2E_MORE)
-	@$(TESTS_RUN) -t 600 $(UNIT) $(SIM) $(KERNELS) $(FUZZ) $(E2E)
+	@$(TESTS_RUN) -t 600 $(UNIT) $(SIM) $(KERNELS) $(FUZZ) $(filter-out %/flat.sh %/many.sh %/memory.sh,$(E2E))
 # The race detector of this compiler does not know the widest address space randomization. Hundreds of
 # starts of all programs are too slow with it; and it takes the calls that cut_interleave, which has one thread,
 # leaves by a jump for ever deeper ones.
