@@ -421,6 +421,8 @@ static enum cuda_result plain_new(size_t bytes, cuda_address *ret) {
                 return result;
         }
         emu_mapping_of(address)->access[device] = CUDA_ACCESS_READ_WRITE;
+        /* Nobody promises zeros; these are NaN as floats of any size. */
+        memset(emu_mapping_of(address)->shadow, 0xff, rounded);
         *ret = address;
         return CUDA_OK;
 }
