@@ -10,32 +10,41 @@ archive=$BUILD/gpu-bundle.tar.gz
 
 bytes=$(stat -c %s "$archive")
 [ "$bytes" -le $((60 << 20)) ] || die "the bundle has $bytes bytes, 60 MiB are allowed"
-mkdir "$work/empty" "$work/nvidia" "$work/home"
+mkdir "$work/empty" "$work/nvidia" "$work/nvidia/cuda" "$work/home"
 tar -C "$work/empty" -xzf "$archive"
 bundle=$work/empty/cairn-gpu
 
 # A C library as old as that of Ubuntu 22.04, and nothing else of a system.
-for file in "$bundle"/bin/* "$bundle"/steps/* "$bundle"/lib/*.so* "$bundle"/lib/cairn/*; do
-        [ "$(head -c 4 "$file" | tail -c 3)" = ELF ] || continue
+elves=0
+for file in "$bundle"/{bin,steps,steps/kernels,lib,lib/cairn}/*; do
+        [ -f "$file" ] && [ "$(head -c 4 "$file" | tail -c 3)" = ELF ] || continue
+        elves=$((elves + 1))
         needed=$(LC_ALL=C objdump -p "$file" | awk '$1 == "NEEDED" { print $2 }' |
                 grep -Ev '^(lib(c|m|dl|rt|pthread)\.so\.[0-9]+|ld-linux-x86-64\.so\.2|libgcc_s\.so\.1|libstdc\+\+\.so\.6|libcmocka\.so\.0)$' || true)
         [ -z "$needed" ] || die "${file#"$bundle/"} needs $needed"
         newest=$(objdump -T "$file" | grep -o 'GLIBC_2\.[0-9]*' | sort -t. -k2n | tail -n 1)
         [ -z "$newest" ] || [ "${newest#GLIBC_2.}" -le 35 ] || die "${file#"$bundle/"} needs $newest"
 done
+[ "$elves" -ge 12 ] || die "of the bundle's files only $elves were looked at"
 ok "at most 60 MiB, and a C library is all that it needs"
 
 # What stands for NVIDIA's lies where the build does not.
 emulated=()
 give() { # variable, file
         [ -e "$2" ] || return 0
-        cp "$2" "$work/nvidia/"
-        emulated+=("$1=$work/nvidia/${2##*/}")
+        cp "$2" "$work/nvidia/cuda/"
+        emulated+=("$1=$work/nvidia/cuda/${2##*/}")
 }
 give CAIRN_LIBCUDA "$BUILD/tests/cuda/libcuda-emu.so"
 give CAIRN_LIBCUBLAS "$BUILD/tests/cuda/libcublas-emu.so"
 give CAIRN_LIBNCCL "$BUILD/tests/comm/libnccl-script.so"
 give CAIRN_CUDA "$BUILD/tests/cuda/cairn-cuda-emu.so"
+# One of the simulator's kernels; all of them are tests of their own.
+if [ -e "$BUILD/tests/kernels/test_gpu_norm" ]; then
+        mkdir "$work/nvidia/kernels"
+        cp "$BUILD/tests/kernels/test_gpu_norm" "$work/nvidia/kernels/"
+        emulated+=("CAIRN_GPU_KERNELS=$work/nvidia/kernels")
+fi
 bare() { # arguments of run
         (cd "$work/home" && timeout -k 5 200 env -i PATH=/usr/bin:/bin CAIRN_E2E="$work" TMPDIR="$work" HOME="$work/home" \
                 "${emulated[@]}" "$bundle/run" "$@" 2>&1)

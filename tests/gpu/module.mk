@@ -10,17 +10,25 @@ GPU_STEPS := $(patsubst tests/gpu/%.c,$(GPU_DIR)/steps/%,$(filter-out $(gpu_SHAR
 GPU_PROGRAMS := $(addprefix $(GPU_DIR)/bin/,cairn cairnd cairn-train)
 # The GPU's part of the trainer, where the toolkit was there to build it.
 GPU_PLUGIN := $(filter %/cairn-cuda.so,$(PROGRAMS))
+# The tests of kernels, of the same sources as on the simulator, with what nvcc made.
+GPU_KERNELS := $(if $(GPU_PLUGIN),$(patsubst tests/kernels/%.c,$(GPU_DIR)/steps/kernels/%,$(wildcard tests/kernels/test_gpu_*.c)))
 GPU_FILES := $(GPU_DIR)/run $(patsubst tests/gpu/%,$(GPU_DIR)/steps/%,$(wildcard tests/gpu/*.sh)) $(GPU_STEPS) \
-	$(GPU_PROGRAMS) $(patsubst $(BUILD)/%,$(GPU_DIR)/lib/cairn/%,$(BUILD)/cairn-nccl-id $(GPU_PLUGIN)) \
+	$(GPU_KERNELS) $(GPU_PROGRAMS) $(patsubst $(BUILD)/%,$(GPU_DIR)/lib/cairn/%,$(BUILD)/cairn-nccl-id $(GPU_PLUGIN)) \
 	$(GPU_DIR)/lib/libcmocka.so.0
 
 static = -Wl,-Bstatic $(1) -Wl,-Bdynamic
 GPU_PKG_LIBS := $(call static,-luring -lprotobuf-c -linih -ljansson -lcrypto)
 GPU_BLAS_LIBS := $(call static,-lopenblas -lgfortran -lquadmath)
 $(GPU_STEPS) $(GPU_PROGRAMS): LINK_FLAGS += -s -Wl,-rpath,'$$ORIGIN/../lib'
+$(GPU_KERNELS): LINK_FLAGS += -s -Wl,-rpath,'$$ORIGIN/../../lib'
 
 $(GPU_STEPS): $(GPU_DIR)/steps/%: $(BUILD)/obj/tests/gpu/%.o $(call objects,$(gpu_SHARED)) $(HELPER_LIB) $(ALL_LIBS)
 	$(call link,$(CMOCKA_LIBS) $(GPU_PKG_LIBS))
+$(BUILD)/lib/gpu-kernels.a: $(call cuda_objects,cuda,$(wildcard kernels/*.cu) \
+		$(filter-out tests/kernels/test_%,$(wildcard tests/kernels/*.c)))
+$(GPU_KERNELS): $(GPU_DIR)/steps/kernels/%: $(BUILD)/obj/cuda/tests/kernels/%.o $(BUILD)/lib/gpu-kernels.a \
+		$(call archives,kernels format base)
+	$(call link,$(CMOCKA_LIBS) $(GPU_PKG_LIBS) -L$(dir $(NVCC))../lib64 $(call static,-lcudart_static -lstdc++) -lrt)
 $(GPU_DIR)/bin/cairn: $(BUILD)/obj/tools/main.o $(call archives,tools client kernels device format base)
 	$(call link,$(GPU_PKG_LIBS))
 $(GPU_DIR)/bin/cairnd: $(BUILD)/obj/agent/main.o $(call archives,agent device format base)
