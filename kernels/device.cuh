@@ -40,7 +40,7 @@ inline int gpu_launch(const char *, void (*kernel)(P...), dim3 grid, dim3 block,
 }
 #else
 #include <cuda_sim.cuh>
-constexpr unsigned GPU_BLOCKS_MAX = 8; /* small tests have more elements than threads */
+constexpr unsigned GPU_BLOCKS_MAX = 32; /* small tests have more elements than threads */
 #endif
 
 /* The first two arguments of a launch: the name of a kernel, for messages, and the kernel. */

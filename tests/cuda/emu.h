@@ -5,7 +5,8 @@
  *
  * - Device memory is a memfd, mapped at the device's address without any access, so that host code
  *   that touches it faults. Copies use a second mapping; the first is open while a kernel runs.
- *   Exported descriptors work between processes and outlive the exporter. cuMemAlloc's holds garbage.
+ *   Exported descriptors work between processes and outlive the exporter. What cuMemAlloc gives
+ *   holds garbage.
  * - A stream is a thread. An operation reads its source and writes its target some time after the
  *   call: whoever changes or reads them too early gets other bytes. A copy of memory that is not
  *   registered is waited for, and counted. The NULL stream is refused: nothing of ours uses it.

@@ -3,7 +3,7 @@
 #include "kernels/cast.h"
 #include "tests/kernels/gpu_test.h"
 
-enum { LARGE = 200003 };
+enum { LARGE = 1000003 };
 static const struct adamw settings = {
         .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.1, .learning_rate = 3e-4};
 

@@ -4,7 +4,7 @@
  * alignment, shared memory that nobody wrote, races.
  *
  * Each byte of shared memory and of cudaMalloc's has a cell: who wrote it last, and two of those
- * who have read it since. A thread's life is a row of segments, divided by barriers; a cell names
+ * who have read it since. Words of four bytes that were only used as such have one together. A thread's life is a row of segments, divided by barriers; a cell names
  * segments. An earlier access is fine if it belongs to an earlier launch, to the same thread, or to
  * the same block (warp) before a barrier that the thread has passed since; otherwise, with a write
  * among the two, it is a race. One of any number of readers is enough to see a race with a writer,
@@ -25,6 +25,7 @@
 #endif
 
 #define ATOMIC 0x80000000u
+#define DIVIDED 0xffffffffu      /* a word's write: its bytes have cells of their own */
 #define SEGMENTS_MAX 0x40000000u /* then the cells begin anew */
 
 struct cell {
@@ -36,7 +37,7 @@ struct segment {
 struct region {
         uintptr_t begin;
         size_t bytes, mapped;
-        struct cell *cells; /* of the bytes that may be used; NULL: not touched yet */
+        struct cell *words, *cells; /* of four bytes, of one; NULL: none was touched yet */
 };
 enum access_kind { READ, WRITE, UPDATE };
 static const char *const verbs[] = {"reads", "writes", "updates"};
@@ -66,17 +67,34 @@ static void *grown(void *array, size_t count, size_t *room, size_t each) {
         return array;
 }
 
+enum { WORD = 4 };
+
+static struct cell *cells_new(size_t count) {
+        void *cells = mmap(NULL, count * sizeof(struct cell), PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (cells == MAP_FAILED)
+                abort();
+        return cells;
+}
+
+static size_t word_count(const struct region *r) {
+        return (r->bytes + WORD - 1) / WORD;
+}
+
 static void cells_free(struct region *r) {
-        if (r->cells)
-                (void) munmap(r->cells, r->bytes * sizeof *r->cells);
-        r->cells = NULL;
+        if (r->words) {
+                (void) munmap(r->words, word_count(r) * sizeof *r->words);
+                (void) munmap(r->cells, word_count(r) * WORD * sizeof *r->cells);
+        }
+        r->words = r->cells = NULL;
 }
 
 void sim_memory_add(void *begin, size_t bytes, size_t mapped) {
         sim_lock();
         seen.regions =
                 grown(seen.regions, seen.region_count, &seen.region_room, sizeof *seen.regions);
-        seen.regions[seen.region_count++] = (struct region){(uintptr_t) begin, bytes, mapped, NULL};
+        seen.regions[seen.region_count++] =
+                (struct region){.begin = (uintptr_t) begin, .bytes = bytes, .mapped = mapped};
         sim_unlock();
         ASAN_POISON_MEMORY_REGION((unsigned char *) begin + bytes, mapped - bytes);
 }
@@ -106,17 +124,6 @@ static struct region *region_of(uintptr_t address) {
                         return &seen.regions[i];
                 }
         return NULL;
-}
-
-static struct cell *cells_of(struct region *r) {
-        if (r->cells)
-                return r->cells;
-        void *cells = mmap(NULL, r->bytes * sizeof *r->cells, PROT_READ | PROT_WRITE,
-                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (cells == MAP_FAILED)
-                abort();
-        r->cells = cells;
-        return cells;
 }
 
 /* ---- who runs ---- */
@@ -201,21 +208,11 @@ static void note_write(struct cell *c, enum access_kind kind, const char *what, 
         *c = (struct cell){.write = seen.current | (kind == UPDATE ? ATOMIC : 0)};
 }
 
-static bool is_same(const struct cell *a, const struct cell *b) {
-        return a->write == b->write && a->read[0] == b->read[0] && a->read[1] == b->read[1];
-}
-
-/* The bytes of a word have mostly been used together: what holds for the first is theirs, too. */
-static void note(struct cell *cells, size_t bytes, enum access_kind kind, const char *what,
-                 size_t offset) {
-        const struct cell before = cells[0];
-        for (size_t i = 0; i < bytes; i++)
-                if (i > 0 && is_same(&cells[i], &before))
-                        cells[i] = cells[0];
-                else if (kind == READ)
-                        note_read(&cells[i], what, offset + i);
-                else
-                        note_write(&cells[i], kind, what, offset + i);
+static void note(struct cell *c, enum access_kind kind, const char *what, size_t offset) {
+        if (kind == READ)
+                note_read(c, what, offset);
+        else
+                note_write(c, kind, what, offset);
 }
 
 /* ---- accesses ---- */
@@ -231,14 +228,42 @@ static void access_shared(size_t at, size_t bytes, enum access_kind kind) {
                                  "%s %zu bytes of shared memory that the block did not write",
                                  verbs[kind], bytes);
         }
-        note(arena_cells + at, bytes, kind, "shared memory", at);
+        for (size_t i = at; i < at + bytes; i++)
+                note(&arena_cells[i], kind, "shared memory", i);
+}
+
+/* The bytes of one word, or all of it. */
+static void note_word(struct region *r, size_t offset, size_t bytes, enum access_kind kind) {
+        struct cell *word = &r->words[offset / WORD];
+        struct cell *cells = &r->cells[offset / WORD * WORD];
+        if (bytes < WORD && word->write != DIVIDED) {
+                for (size_t i = 0; i < WORD; i++)
+                        cells[i] = *word;
+                word->write = DIVIDED;
+        }
+        if (word->write != DIVIDED) {
+                note(word, kind, "an allocation", offset);
+                return;
+        }
+        for (size_t i = 0; i < bytes; i++)
+                note(&cells[offset % WORD + i], kind, "an allocation", offset + i);
+        if (bytes == WORD && kind != READ)
+                *word = cells[0];
 }
 
 static void access_region(struct region *r, size_t offset, size_t bytes, enum access_kind kind) {
         if (offset >= r->bytes || bytes > r->bytes - offset)
                 sim_fail(CUDA_ILLEGAL_ADDRESS, "%s %zu bytes at %zu of an allocation of %zu",
                          verbs[kind], bytes, offset, r->bytes);
-        note(cells_of(r) + offset, bytes, kind, "an allocation", offset);
+        if (!r->words) {
+                r->words = cells_new(word_count(r));
+                r->cells = cells_new(word_count(r) * WORD);
+        }
+        for (size_t end = offset + bytes, next; offset < end; offset = next) {
+                next = offset / WORD * WORD + WORD;
+                next = next < end ? next : end;
+                note_word(r, offset, next - offset, kind);
+        }
 }
 
 /* Everything else is the fiber's stack, the arguments, constants. */
