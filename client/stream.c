@@ -52,7 +52,12 @@ static void drop(struct stream *s, const struct cairn_error *why) {
 }
 
 int stream_check(struct stream *s, struct cairn_error *reterr) {
+        struct cairn_error now = CAIRN_ERROR_INIT;
         (void) pthread_mutex_lock(&s->lock);
+        if (s->final.status == 0 && s->state == STREAM_PUBLISHED && s->event.recorded &&
+            s->device->ops->event_query(s->device, &s->event, &now) < 0 &&
+            device_error_is_final(&now))
+                s->final = now;
         const struct cairn_error e = s->final;
         (void) pthread_mutex_unlock(&s->lock);
         if (e.status && reterr)

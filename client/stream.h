@@ -70,7 +70,9 @@ int stream_look(struct stream *s);
 /* Until nothing is pending, at the latest at the deadline, which drops it. Whether the word is
  * STABLE, or was never there. */
 bool stream_await(struct stream *s, uint64_t deadline_ns);
-/* The final error, if there is one. FATAL: the page was changed by somebody else. */
+/* The final error, if there is one: also one of the trainer's own work since the last end, so that
+ * a whole state is not entered for an update that cannot be made. FATAL: the page was changed by
+ * somebody else. */
 int stream_check(struct stream *s, struct cairn_error *reterr);
 /* What went wrong since it was last told, or the final error. 0: nothing. */
 int stream_failure(struct stream *s, struct cairn_error *reterr);

@@ -1,9 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# time limit: 120 s
+# time limit: 180 s
 #
-# A session of a GPU, the emulated one: slabs of device memory, memory of cuMemAlloc and plain memory that are
-# registered by their pointers. The trainer copies for its saver; it is killed and resumes bit for bit.
+# A session of a GPU, the emulated one, whose trainer copies for its saver: slabs of device memory, memory of
+# cuMemAlloc and plain memory that are registered by their pointers. Trainer, saver and agent are killed, the
+# trainer is stopped, the driver keeps an error: what is resumed is the uninterrupted run, bit for bit.
 . "$(dirname "$0")/lib.sh"
 export CAIRN_LIBCUDA=$BUILD/tests/cuda/libcuda-emu.so
 gpu=$helpers/gpu_trainer
@@ -19,13 +20,23 @@ begin() { # run, options of cairn run -- further arguments
         shift
         start "$run" "${options[@]}" -- "$gpu" --log "$work/$run.log" --steps $steps "$@"
 }
-whole() { # begin and finish
-        begin "$@"
+same() { # run, log of the reference: it went through to the same end
         finish 60
         expect_code 0
+        same_log "$work/$2" "$work/$1.log"
+        "$cairn" verify "$1" >"$work/verify.out" || die "a checkpoint is damaged"
+}
+committed() { # run
+        "$cairn" status "$1" --json | json runs.0.committed_step
+}
+is_beyond() { # run, step
+        [ "$(committed "$1")" -gt "$2" ]
 }
 
-whole reference --every 20steps --
+begin reference --every 20steps --
+finish 60
+expect_code 0
+
 # Where the state is, who copies, and what can be saved after a death.
 described=0
 describe() { # pattern, further arguments of the trainer
@@ -42,9 +53,86 @@ describe "GPU 656d756c-.*, the trainer copies; $lost" --memory driver
 describe "host memory, the trainer copies; $lost" --device host --memory host
 ok "status says where the state is, who copies, and whether a cut is possible after a death"
 
+# What ends with the trainer cannot be cut after its death; slabs can, by a process of their own.
 for memory in slabs driver host; do
-        whole "$memory" --every 10steps -- --memory $memory --die-at 35
-        same_log "$work/reference.log" "$work/$memory.log"
-        "$cairn" verify "$memory" >"$work/verify.out" || die "a checkpoint is damaged"
-        ok "$memory: killed after step 35 and resumed, bit for bit"
+        begin "$memory" --every 10steps -- --memory "$memory" --die-at 35 --step-ms 3
+        same "$memory" reference.log
+        if [ "$memory" = slabs ]; then
+                says "$output" 'restart 1 from step 35 .taken after its death'
+        else
+                says "$output" 'tensors_elsewhere=6 post_mortem=impossible'
+                says "$output" 'restart 1 from step [123]0;'
+        fi
+        ok "$memory: killed after step 35: $(grep -o 'restart 1 .*' "$output"); bit for bit"
 done
+
+# Plain memory of a session of the host goes the same way.
+begin plain --every 10steps -- --device host --memory host --die-at 35 --step-ms 3
+same plain reference.log
+says "$output" 'restart 1 from step [123]0;'
+ok "memory of malloc in a session of the host: the same bits as on the GPU"
+
+# The driver keeps an error: no cut can be copied, and the last state is still in the slabs.
+begin broken --every 1000steps -- --break-at 41
+same broken reference.log
+says "$output" 'restart 1 from step 40 .taken after its death'
+says "$output" 'begin: .*ILLEGAL_ADDRESS'
+ok "an illegal address in step 41: the trainer is told, and resumes step 40"
+
+# Two ranks: both are held at one step, then both copy.
+steps=100000
+begin ranks --nproc-per-node 2 --every 1000000steps -- --step-ms 5
+wait_for 20 test -s "$work/ranks.log.1"
+try 0 'step' "$cairn" snapshot ranks --wait --timeout 40
+kill_all
+"$cairn" verify ranks >"$work/verify.out" || die "a checkpoint is damaged"
+ok "two ranks with a GPU's session each: a cut of one step, $(newest_step_of ranks)"
+
+# A copy takes most of the time between two steps here, so that whatever is killed dies in the middle of one.
+export CAIRN_EMU_LATENCY=3000
+slow=(--step-ms 20 --values 100000)
+begin killed --every 5steps --keep-last 1000 -- "${slow[@]}"
+wait_step "$work/killed.log" 12 30
+pid_of trainer
+trainer=$pid
+try 0 'step' "$cairn" snapshot killed --wait --timeout 20
+for round in 1 2 3; do
+        pid_of agent
+        read -r step _ < <("$helpers/phase_kill" "$pid" "$CAIRN_STORE/killed" copy 15000 "$((SEED + round))") ||
+                die "the agent was not killed in a copy"
+        wait_for 20 is_beyond killed "$step"
+done
+for round in 1 2 3; do
+        pid_of saver
+        step=$(committed killed)
+        kill -KILL "$pid"
+        wait_for 20 is_beyond killed "$((step + 5))"
+done
+[ "$(pids_of trainer)" = "$trainer" ] || die "the trainer is another one"
+ok "agent killed in 3 copies, saver killed 3 times: training went on in one process, snapshots too"
+
+# Under SIGSTOP nobody copies. Whoever asks is told, and the next one goes well.
+kill -STOP "$trainer"
+status=0
+"$cairn" snapshot killed --wait --timeout 2 >"$work/stopped.txt" 2>&1 || status=$?
+[ "$status" -ne 0 ] || grep -q existed "$work/stopped.txt" || die "a stopped trainer was copied"
+kill -CONT "$trainer"
+step=$(committed killed)
+wait_for 30 is_beyond killed "$step"
+try 0 'step' "$cairn" snapshot killed --wait --timeout 20
+"$cairn" stop killed >/dev/null || die "cairn stop failed"
+finish 30
+expect_code 0
+"$cairn" verify killed >"$work/verify.out" || die "a checkpoint is damaged"
+never_says "$output" '; restart '
+ok "stopped and continued: a snapshot in between is void, the next one commits"
+
+# None of them is torn: one of them, whichever, leads to the same steps again.
+last=$("$helpers/trainlog" last "$work/killed.log")
+cp "$work/killed.log" "$work/whole.log"
+mapfile -t kept < <(steps_of killed)
+between 0 $((${#kept[@]} - 1))
+steps=$last
+begin killed --mode resume --from "${kept[$picked]}" --every 1000steps -- --values 100000
+same killed whole.log
+ok "step ${kept[$picked]} of ${#kept[@]} that were kept leads to the same $last steps, bit for bit"

@@ -10,9 +10,10 @@
  * slabs: memory of cairn_alloc; driver: of cuMemAlloc, registered by its pointer; host: malloc'ed,
  * likewise. Weights, a half precision copy, a moment, statistics that change outside of updates
  * (anytime) and three step counters side by side. --die-at: SIGKILL to itself after that step, in
- * its first life. --break-at: from that step on the driver keeps an error, and it ends with status
- * 3 if libcairn says so. --device host: a session of the host whose state is plain memory. A line
- * of the log: {"step":S,"state":"crc32c","seconds":0}.
+ * its first life. --break-at: from that step on the driver keeps an error, in its first life, and
+ * it ends with status 3 if libcairn says so. Of several ranks each has a log, FILE.RANK, and
+ * tensors of its own. --device host: a session of the host whose state is plain memory. A line of
+ * the log: {"step":S,"loss":CRC32C,"seconds":0}.
  */
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -89,7 +90,8 @@ struct trainer {
         const char *log, *memory;
         uint64_t values;
         int64_t steps, step_ms, die_at, break_at;
-        bool on_host;
+        bool on_host, is_first;
+        uint32_t rank, world;
         struct cairn *cairn;
         const struct cuda_driver *cuda;
         struct cuda_context *context;
@@ -146,8 +148,10 @@ static int allocate(struct trainer *t, uint64_t bytes, void *ret) {
         return driver_said(t->cuda->StreamSynchronize(t->stream), "clear");
 }
 
-static int add(struct trainer *t, const char *name, enum cairn_role role, enum cairn_dtype dtype,
+static int add(struct trainer *t, const char *base, enum cairn_role role, enum cairn_dtype dtype,
                uint64_t count, enum cairn_mutates mutates, void *data) {
+        char name[32];
+        (void) snprintf(name, sizeof name, "r%u.%s", t->rank, base);
         struct cairn_tensor tensor = {CAIRN_TENSOR_INIT,  .name = name, .role = role,
                                       .dtype = dtype,     .rank = 1,    .shape = {count},
                                       .mutates = mutates, .data = data};
@@ -156,7 +160,10 @@ static int add(struct trainer *t, const char *name, enum cairn_role role, enum c
 
 static int declare(struct trainer *t) {
         struct state *s = &t->s;
-        int r = 0;
+        struct cairn_session session = {.size = sizeof session};
+        int r = cairn_session(t->cairn, &session) < 0 ? complain(t, "session") : 0;
+        t->rank = session.rank;
+        t->world = session.world;
         s->count = t->values;
         r = r ? r : allocate(t, t->values * sizeof(float), &s->weights);
         r = r ? r : allocate(t, t->values * sizeof(float), &s->moments);
@@ -211,7 +218,7 @@ static int log_step(struct trainer *t, FILE *log, int64_t step) {
         r = r ? r : add_digest(t, s->counters, COUNTERS * sizeof(float), &crc);
         if (r)
                 return r;
-        fprintf(log, "{\"step\":%" PRId64 ",\"state\":\"%08x\",\"seconds\":0}\n", step, crc);
+        fprintf(log, "{\"step\":%" PRId64 ",\"loss\":%u,\"seconds\":0}\n", step, crc);
         return fflush(log) == 0 ? 0 : 74;
 }
 
@@ -241,8 +248,14 @@ static int take_step(struct trainer *t, int64_t step) {
                 return r;
         if (t->step_ms)
                 clock_system.sleep_ns(clock_system.context, (uint64_t) t->step_ms * NSEC_PER_MSEC);
-        if (step == t->break_at && launch(t, CRASH_KERNEL))
-                return 71;
+        if (step == t->break_at && t->is_first) {
+                if (launch(t, CRASH_KERNEL))
+                        return 71;
+                /* Gradients are complete before an update begins; what became of them libcairn is
+                 * to tell. */
+                while (t->cuda->StreamQuery(t->stream) == CUDA_NOT_READY)
+                        clock_system.sleep_ns(clock_system.context, NSEC_PER_MSEC);
+        }
         if (cairn_update_begin(t->cairn) < 0)
                 return complain(t, "begin");
         r = launch(t, UPDATE_KERNEL);
@@ -259,12 +272,17 @@ static int train(struct trainer *t) {
         if (cairn_seal(t->cairn) < 0 || cairn_restore(t->cairn, &report) < 0)
                 return complain(t, "start");
         fprintf(stderr, "%s\n", report.text);
-        _cleanup_fclose_ FILE *log = open_log(t->log, report.step);
+        t->is_first = report.start == CAIRN_START_FRESH;
+        char path[512];
+        (void) snprintf(path, sizeof path, "%s", t->log);
+        if (t->world > 1)
+                (void) snprintf(path, sizeof path, "%s.%u", t->log, t->rank);
+        _cleanup_fclose_ FILE *log = open_log(path, report.step);
         if (!log)
                 return 74;
         for (int64_t step = report.step + 1; step <= t->steps; step++) {
                 int r = cairn_should_stop(t->cairn) ? -1 : take_step(t, step);
-                if (r && t->break_at && step >= t->break_at)
+                if (r && t->break_at && step >= t->break_at && t->is_first)
                         return BROKEN;
                 if (!r)
                         r = log_step(t, log, step);
@@ -272,7 +290,7 @@ static int train(struct trainer *t) {
                         break;
                 if (r)
                         return r;
-                if (step == t->die_at && report.start == CAIRN_START_FRESH)
+                if (step == t->die_at && t->is_first)
                         (void) raise(SIGKILL);
         }
         if (cairn_should_stop(t->cairn))

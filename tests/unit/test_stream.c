@@ -243,6 +243,21 @@ static void what_the_driver_keeps_ends_all_cuts(void **state) {
         assert_int_equal(cut_read(f->page).phase, CUT_UPDATING);
 }
 
+/* Of the trainer's own kernels, after the end: the state before it is not entered. */
+static void an_error_between_updates_is_seen(void **state) {
+        struct fixture *f = *state;
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        assert_int_equal(end(f, 1), 0);
+        assert_true(await(f));
+        assert_int_equal(stream_check(&f->stream, &e), 0);
+        emu->break_operation(1, CUDA_ILLEGAL_ADDRESS);
+        assert_int_equal(cuda->MemsetD8Async((uintptr_t) f->statistics, 1, 4, f->queue), CUDA_OK);
+        while (cuda->StreamQuery(f->queue) == CUDA_NOT_READY)
+                (void) usleep(1000);
+        assert_int_equal(stream_check(&f->stream, &e), CAIRN_ERR_DEVICE);
+        assert_int_equal(cut_read(f->page).phase, CUT_STABLE);
+}
+
 static void page_locking_that_is_refused(void **state) {
         struct fixture *f = *state;
         float steps[3], expected[3] = {10, 11, 12};
@@ -295,6 +310,7 @@ int main(void) {
                 TEST(without_an_agent),
                 cmocka_unit_test(one_that_was_never_made),
                 TEST(what_the_driver_keeps_ends_all_cuts),
+                TEST(an_error_between_updates_is_seen),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
