@@ -27,15 +27,11 @@ struct cublas {
                     const void *beta, void *c, int c_type, int ldc, int compute, int algorithm);
 };
 
-static void load(struct cublas *b) {
-        static const char *const names[] = {"libcublas.so.13", "libcublas.so.12",
-                                            "libcublas.so.11"};
-        const char *given = getenv("CAIRN_LIBCUBLAS");
-        void *library = given && *given ? dlopen(given, RTLD_NOW) : NULL;
-        for (size_t i = 0; !library && i < sizeof names / sizeof *names; i++)
-                library = dlopen(names[i], RTLD_NOW);
+/* False: there is no such library, or it does not work with this driver. */
+static bool try_load(struct cublas *b, const char *name, int *ret_error) {
+        void *library = dlopen(name, RTLD_NOW);
         if (!library)
-                step_skip("no libcublas.so: neither a toolkit nor a Python environment has it");
+                return false;
         b->create = (int (*)(void **)) dlsym(library, "cublasCreate_v2");
         b->destroy = (int (*)(void *)) dlsym(library, "cublasDestroy_v2");
         b->set_stream =
@@ -44,11 +40,24 @@ static void load(struct cublas *b) {
                            const void *, int, int, const void *, void *, int, int, int,
                            int)) dlsym(library, "cublasGemmEx");
         STEP_CHECK(b->create && b->destroy && b->set_stream && b->gemm);
-        int r = b->create(&b->handle);
-        if (r != 0 && step_brief())
-                step_skip("no cuBLAS that works with this driver");
-        if (r != 0)
-                step_fail("cublasCreate: %d", r);
+        *ret_error = b->create(&b->handle);
+        return *ret_error == 0;
+}
+
+static void load(struct cublas *b) {
+        static const char *const names[] = {"libcublas.so.13", "libcublas.so.12",
+                                            "libcublas.so.11"};
+        const char *given = getenv("CAIRN_LIBCUBLAS");
+        int error = 0;
+        if (given && *given && try_load(b, given, &error))
+                return;
+        for (size_t i = 0; i < sizeof names / sizeof *names && !(given && *given); i++)
+                if (try_load(b, names[i], &error))
+                        return;
+        if (error && !step_brief())
+                step_fail("cublasCreate: %d", error);
+        step_skip("no libcublas.so that works here: neither a toolkit nor a Python environment "
+                  "has it");
 }
 
 /* ---- the step ---- */

@@ -90,7 +90,7 @@ int main(void) {
         step_figure("locked_memory_limit",
                     limit.rlim_cur == RLIM_INFINITY ? -1 : (double) limit.rlim_cur, "B");
         struct cuda_stream *stream = step_stream(&s);
-        uint64_t largest = step_fit(&s, step_choose(8 * GiB, 8 * MiB));
+        uint64_t largest = step_fit(&s, step_choose(4 * GiB, 8 * MiB));
         STEP_TRY(s.device->ops->allocate(s.device, largest, &slab, &s.error));
         for (uint64_t bytes = step_choose(64 * MiB, MiB); bytes <= largest; bytes *= 8)
                 one_size(&s, stream, &slab, bytes);

@@ -24,7 +24,7 @@ int main(int argc, char **argv) {
                 return copier_pull_main();
         step_open(&s);
         struct cuda_stream *stream = step_stream(&s);
-        copier_init(&c, &s, step_fit(&s, step_choose(4 * GiB, 24 * MiB)));
+        copier_init(&c, &s, step_fit(&s, step_choose(2 * GiB, 24 * MiB)));
         size_t rounds = step_choose(ROUNDS_MAX, 2);
         (void) copier_whole(&c); /* the first copy of anything is slower */
         (void) copier_pull(&c);

@@ -10,12 +10,11 @@ plugin=${CAIRN_CUDA:-$BUNDLE/lib/cairn/cairn-cuda.so}
 grep -q cairn_cuda_compute "$plugin" 2>/dev/null || skip "not in this bundle: the trainer's part for a GPU"
 seq 100000 "$(choose 160000 104000)" >"$TMPDIR/text"
 steps=$(choose 120 24) half=$(choose 60 12)
-if [ -n "$brief" ]; then
-        model=(--layers 1 --heads 2 --width 16 --context 16 --batch 2)
-else
-        model=(--layers 6 --heads 8 --width 512 --context 256 --batch 16)
-fi
-command=("$train" --data "$TMPDIR/text" "${model[@]}" --steps "$steps" --dropout 0.1 --quiet)
+common=(--data "$TMPDIR/text" --steps "$steps" --dropout 0.1 --quiet)
+# What a processor can do as well, and what a GPU has some work with.
+small=(--layers 2 --heads 4 --width "$(choose 128 16)" --context "$(choose 64 16)" --batch "$(choose 8 2)")
+large=(--layers 6 --heads 8 --width 512 --context 256 --batch 16)
+[ -z "$brief" ] || large=("${small[@]}")
 
 run() { # name, [cairn run's options] -- [cairn-train's options]: to its end
         local name=$1 options=()
@@ -25,7 +24,7 @@ run() { # name, [cairn run's options] -- [cairn-train's options]: to its end
                 shift
         done
         shift
-        "$cairn" run --run "$name" --max-restarts 3 "${options[@]}" -- "${command[@]}" --log "$TMPDIR/$name.log" "$@" \
+        "$cairn" run --run "$name" --max-restarts 3 "${options[@]}" -- "$train" "${common[@]}" --log "$TMPDIR/$name.log" "$@" \
                 >>"$TMPDIR/$name.out" 2>&1 || {
                 tail -n 20 "$TMPDIR/$name.out"
                 fail "$name: cairn run failed"
@@ -67,10 +66,10 @@ trainer() { # run: its process
 kinds=(fp32 bf16)
 [[ $help != *fp16* ]] || kinds+=(fp16)
 for kind in "${kinds[@]}"; do
-        args=(--device cuda --dtype "$kind")
+        args=("${large[@]}" --device cuda --dtype "$kind")
         [ "$kind" != fp16 ] || args+=(--loss-scale dynamic)
         run "whole-$kind" --every 10000steps -- "${args[@]}"
-        "$cairn" run --run "killed-$kind" --every 5steps --max-restarts 5 -- "${command[@]}" --step-ms "$(choose 0 20)" \
+        "$cairn" run --run "killed-$kind" --every 5steps --max-restarts 5 -- "$train" "${common[@]}" --step-ms 20 \
                 --log "$TMPDIR/killed-$kind.log" "${args[@]}" >>"$TMPDIR/killed-$kind.out" 2>&1 &
         runner=$!
         for at in $((steps / 4)) $((steps / 2)); do
@@ -80,20 +79,24 @@ for kind in "${kinds[@]}"; do
         done
         wait "$runner" || { tail -n 20 "$TMPDIR/killed-$kind.out"; fail "killed-$kind: cairn run failed"; }
         same "$TMPDIR/whole-$kind.log" "$TMPDIR/killed-$kind.log"
+        # Every tensor in its type, steps and masters too; the log shows the losses alone.
+        "$cairn" diff "whole-$kind@$steps" "killed-$kind@$steps" >"$TMPDIR/diff" 2>&1 || true
+        grep -Eq '^tensors +0 differ' "$TMPDIR/diff" || fail "killed-$kind: $(grep -E '^tensors|cairn' "$TMPDIR/diff" | head -n 1)"
         figure "restarts_$kind" "$(grep -Ec 'restart [0-9]+ from' "$TMPDIR/killed-$kind.out" || true)"
         figure "post_mortem_$kind" "$(grep -c 'taken after its death' "$TMPDIR/killed-$kind.out" || true)"
 done
 
 # From one device to the other.
 for kind in fp32 bf16; do
-        run "cpu-$kind" --every 10000steps -- --dtype "$kind" --threads 4
+        args=("${small[@]}" --dtype "$kind" --threads 4)
+        for device in cpu cuda; do
+                run "$device-$kind" --every 10000steps -- "${args[@]}" --device "$device"
+        done
         for way in cpu-cuda cuda-cpu; do
                 name=$way-$kind
-                run "$name" --every 10000steps -- --dtype "$kind" --threads 4 --device "${way%-*}" --stop-at "$half"
-                run "$name" --mode resume --every 10000steps -- --dtype "$kind" --threads 4 --device "${way#*-}"
-                origin=$TMPDIR/cpu-$kind.log
-                [ "$way" = cpu-cuda ] || origin=$TMPDIR/whole-$kind.log
-                near "$origin" "$TMPDIR/$name.log" "$([ "$kind" = fp32 ] && echo 1e-4 || echo 1e-2)"
+                run "$name" --every 10000steps -- "${args[@]}" --device "${way%-*}" --stop-at "$half"
+                run "$name" --mode resume --every 10000steps -- "${args[@]}" --device "${way#*-}"
+                near "$TMPDIR/${way%-*}-$kind.log" "$TMPDIR/$name.log" "$([ "$kind" = fp32 ] && echo 1e-4 || echo 1e-2)"
                 figure "loss_${way/-/_to_}_$kind" "$(<"$TMPDIR/near")"
         done
 done
