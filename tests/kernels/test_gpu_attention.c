@@ -44,15 +44,16 @@ static size_t at(const struct attention *a, size_t b, size_t t, size_t which, si
         return ((b * a->time + t) * 3 + which) * a->channels + h * (a->channels / a->heads) + i;
 }
 
-/* One query of one head in double, with what it adds to the gradients. */
-struct results {
+/* The layer in double: one query of one head, with what it adds to the gradients. */
+struct reference {
+        struct attention a;
+        const double *x, *dout;
         double *p, *out, *dqkv;
 };
 
-static void reference_query(struct results *r, const struct layer *l, size_t b, size_t h,
-                            size_t t) {
-        const struct attention *a = &l->a;
-        const float *x = l->qkv.value;
+static void reference_query(const struct reference *r, size_t b, size_t h, size_t t) {
+        const struct attention *a = &r->a;
+        const double *x = r->x;
         size_t size = a->channels / a->heads, row = (b * a->time + t) * a->channels + h * size;
         double *p = r->p + ((b * a->heads + h) * a->time + t) * a->time;
         double sum = 0, mean = 0, root = sqrt((double) size), dp[128];
@@ -60,7 +61,7 @@ static void reference_query(struct results *r, const struct layer *l, size_t b, 
         for (size_t u = 0; u <= t; u++) {
                 double dot = 0;
                 for (size_t i = 0; i < size; i++)
-                        dot += (double) x[at(a, b, t, 0, h, i)] * (double) x[at(a, b, u, 1, h, i)];
+                        dot += x[at(a, b, t, 0, h, i)] * x[at(a, b, u, 1, h, i)];
                 p[u] = exp(dot / root);
                 sum += p[u];
         }
@@ -68,18 +69,48 @@ static void reference_query(struct results *r, const struct layer *l, size_t b, 
                 p[u] /= sum;
                 dp[u] = 0;
                 for (size_t i = 0; i < size; i++) {
-                        r->out[row + i] += p[u] * (double) x[at(a, b, u, 2, h, i)];
-                        r->dqkv[at(a, b, u, 2, h, i)] += p[u] * (double) l->dout.value[row + i];
-                        dp[u] += (double) l->dout.value[row + i] * (double) x[at(a, b, u, 2, h, i)];
+                        r->out[row + i] += p[u] * x[at(a, b, u, 2, h, i)];
+                        r->dqkv[at(a, b, u, 2, h, i)] += p[u] * r->dout[row + i];
+                        dp[u] += r->dout[row + i] * x[at(a, b, u, 2, h, i)];
                 }
                 mean += p[u] * dp[u];
         }
         for (size_t u = 0; u <= t; u++)
                 for (size_t i = 0; i < size; i++) {
                         double slope = p[u] * (dp[u] - mean) / root;
-                        r->dqkv[at(a, b, t, 0, h, i)] += slope * (double) x[at(a, b, u, 1, h, i)];
-                        r->dqkv[at(a, b, u, 1, h, i)] += slope * (double) x[at(a, b, t, 0, h, i)];
+                        r->dqkv[at(a, b, t, 0, h, i)] += slope * x[at(a, b, u, 1, h, i)];
+                        r->dqkv[at(a, b, u, 1, h, i)] += slope * x[at(a, b, t, 0, h, i)];
                 }
+}
+
+static void reference_run(struct reference *r) {
+        size_t count = r->a.batch * r->a.time * r->a.channels;
+
+        memset(r->out, 0, count * sizeof(*r->out));
+        memset(r->dqkv, 0, 3 * count * sizeof(*r->dqkv));
+        for (size_t b = 0; b < r->a.batch; b++)
+                for (size_t h = 0; h < r->a.heads; h++)
+                        for (size_t t = 0; t < r->a.time; t++)
+                                reference_query(r, b, h, t);
+}
+
+static double *widened(const struct array *a) {
+        double *wide = calloc(a->count + 1, sizeof(*wide));
+
+        assert_non_null(wide);
+        gradient_widen(wide, a->value, a->count);
+        return wide;
+}
+
+static double objective(const double *x, void *argument) {
+        struct reference r = *(struct reference *) argument;
+        double sum = 0;
+
+        r.x = x;
+        reference_run(&r);
+        for (size_t i = 0; i < r.a.batch * r.a.time * r.a.channels; i++)
+                sum += r.out[i] * r.dout[i];
+        return sum;
 }
 
 static void forward(struct layer *l) {
@@ -104,18 +135,17 @@ static void expect_untouched(const struct layer *l) {
 
 static void check(struct attention a, enum gpu_type type) {
         struct layer l = layer_new(a, type);
-        struct results r = {calloc(l.att.count + 1, sizeof(double)),
-                            calloc(l.out.count + 1, sizeof(double)),
-                            calloc(l.qkv.count + 1, sizeof(double))};
+        double *x = widened(&l.qkv), *dout = widened(&l.dout);
+        struct reference r = {.a = a, .x = x, .dout = dout};
 
+        r.p = calloc(l.att.count + 1, sizeof(double));
+        r.out = calloc(l.out.count + 1, sizeof(double));
+        r.dqkv = calloc(l.qkv.count + 1, sizeof(double));
         assert_true(r.p && r.out && r.dqkv);
         for (size_t i = 0; i < l.att.count; i++)
                 l.att.value[i] = NAN;
         array_put(&l.att);
-        for (size_t b = 0; b < a.batch; b++)
-                for (size_t h = 0; h < a.heads; h++)
-                        for (size_t t = 0; t < a.time; t++)
-                                reference_query(&r, &l, b, h, t);
+        reference_run(&r);
         forward(&l);
         expect_untouched(&l);
         for (size_t i = 0; i < l.att.count; i++)
@@ -127,7 +157,11 @@ static void check(struct attention a, enum gpu_type type) {
         array_read(&l.att);
         expect_untouched(&l);
         array_close(&l.dqkv, r.dqkv, "dqkv");
+        if (type == GPU_F32 && l.qkv.count < 1000)
+                gradient_check(objective, x, l.dqkv.value, l.qkv.count, &r, "dqkv");
         layer_free(&l);
+        free(x);
+        free(dout);
         free(r.p);
         free(r.out);
         free(r.dqkv);

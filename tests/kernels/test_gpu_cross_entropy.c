@@ -5,26 +5,39 @@
 struct shape {
         size_t rows, classes;
 };
-static const struct shape shapes[] = {{4, 21}, {3, 300}, {2, 50257}, {9, 1}, {0, 5}};
+enum { CHECKED_ROWS = 4, CHECKED_CLASSES = 21 }; /* by a numerical gradient, too */
+static const struct shape shapes[] = {
+        {CHECKED_ROWS, CHECKED_CLASSES}, {3, 300}, {2, 50257}, {9, 1}, {0, 5}};
 enum { MOST = 2 * 50257, ROWS_MAX = 9 };
 
-static void reference(double *losses, double *p, double *d, const float *x, const uint32_t *targets,
-                      struct shape s, double scale) {
+static void reference(double *losses, double *p, double *d, const double *x,
+                      const uint32_t *targets, struct shape s, double scale) {
         for (size_t row = 0; row < s.rows; row++) {
-                double sum = 0, target = (double) x[row * s.classes + targets[row]];
+                double sum = 0, target = x[row * s.classes + targets[row]];
                 for (size_t c = 0; c < s.classes; c++)
-                        sum += exp((double) x[row * s.classes + c] - target);
+                        sum += exp(x[row * s.classes + c] - target);
                 losses[row] = log(sum);
                 for (size_t c = 0; c < s.classes; c++) {
                         size_t i = row * s.classes + c;
-                        p[i] = exp((double) x[i] - target) / sum;
+                        p[i] = exp(x[i] - target) / sum;
                         d[i] = (p[i] - (c == targets[row])) * scale;
                 }
         }
 }
 
+static double wanted_losses[ROWS_MAX], p[MOST], d[MOST], wide[MOST];
+
+static double objective(const double *x, void *argument) {
+        struct shape s = {CHECKED_ROWS, CHECKED_CLASSES};
+        double sum = 0;
+
+        reference(wanted_losses, p, d, x, argument, s, 0.25);
+        for (size_t row = 0; row < CHECKED_ROWS; row++)
+                sum += 0.25 * wanted_losses[row];
+        return sum;
+}
+
 static void check(struct shape s, enum gpu_type type, bool planted) {
-        static double wanted_losses[ROWS_MAX], p[MOST], d[MOST];
         static float like[MOST], like_losses[ROWS_MAX];
         struct array x = array_random(s.rows * s.classes, 1, 5.0f, type);
         struct array losses = array_new(NULL, s.rows, GPU_F32);
@@ -41,7 +54,8 @@ static void check(struct shape s, enum gpu_type type, bool planted) {
                 }
         array_put(&x);
         memcpy(like, x.value, x.count * sizeof(float));
-        reference(wanted_losses, p, d, x.value, targets, s, 0.25);
+        gradient_widen(wide, x.value, x.count);
+        reference(wanted_losses, p, d, wide, targets, s, 0.25);
         gpu_test_ok(gpu_cross_entropy_forward(gpu_test_stream(), losses.device, x.device,
                                               device_targets, s.rows, s.classes, type));
         array_read(&losses);
@@ -60,6 +74,8 @@ static void check(struct shape s, enum gpu_type type, bool planted) {
         array_like(&x, like, "dlogits");
         if (!planted)
                 array_close(&x, d, "dlogits");
+        if (!planted && type == GPU_F32 && s.rows == CHECKED_ROWS)
+                gradient_check(objective, wide, x.value, x.count, targets, "dlogits");
         array_free(&x);
         array_free(&losses);
         gpu_test_free(device_targets);

@@ -38,34 +38,73 @@ static void layer_free(struct layer *l) {
                 array_free(all[i]);
 }
 
-/* The layer in double: y, dx; dweight and dbias are added to. */
-struct results {
-        double y[MOST], dx[MOST], dweight[MOST], dbias[MOST];
+/* The layer in double. dweight and dbias are added to. */
+struct reference {
+        struct shape s;
+        double in[3 * MOST]; /* x, weight, bias */
+        double dy[MOST], y[MOST], dx[MOST], dweight[MOST], dbias[MOST];
 };
 
-static void reference_row(struct results *to, const struct layer *l, size_t row, size_t channels) {
-        const float *x = l->x.value + row * channels, *dy = l->dy.value + row * channels;
+static void reference_row(struct reference *r, const double *in, size_t row) {
+        size_t channels = r->s.channels;
+        const double *x = in + row * channels, *dy = r->dy + row * channels;
+        const double *weight = in + r->s.rows * channels, *bias = weight + channels;
         double n = (double) channels, mean = 0, variance = 0, sum = 0, dot = 0;
 
         for (size_t c = 0; c < channels; c++)
-                mean += (double) x[c] / n;
+                mean += x[c] / n;
         for (size_t c = 0; c < channels; c++)
-                variance += ((double) x[c] - mean) * ((double) x[c] - mean) / n;
+                variance += (x[c] - mean) * (x[c] - mean) / n;
         double rstd = 1.0 / sqrt(variance + 1e-5);
         for (size_t c = 0; c < channels; c++) {
-                double normal = ((double) x[c] - mean) * rstd, g = (double) dy[c];
-                to->y[row * channels + c] =
-                        normal * (double) l->weight.value[c] + (double) l->bias.value[c];
-                to->dweight[c] += g * normal;
-                to->dbias[c] += g;
-                sum += g * (double) l->weight.value[c] / n;
-                dot += g * (double) l->weight.value[c] * normal / n;
+                double normal = (x[c] - mean) * rstd;
+                r->y[row * channels + c] = normal * weight[c] + bias[c];
+                r->dweight[c] += dy[c] * normal;
+                r->dbias[c] += dy[c];
+                sum += dy[c] * weight[c] / n;
+                dot += dy[c] * weight[c] * normal / n;
         }
+        for (size_t c = 0; c < channels; c++)
+                r->dx[row * channels + c] =
+                        (dy[c] * weight[c] - sum - (x[c] - mean) * rstd * dot) * rstd;
+}
+
+static void reference_run(struct reference *r, const struct layer *l, struct shape s) {
+        size_t count = s.rows * s.channels;
+
+        r->s = s;
+        gradient_widen(r->in, l->x.value, count);
+        gradient_widen(r->in + count, l->weight.value, s.channels);
+        gradient_widen(r->in + count + s.channels, l->bias.value, s.channels);
+        gradient_widen(r->dy, l->dy.value, count);
+        gradient_widen(r->dweight, l->dweight.value, s.channels);
+        gradient_widen(r->dbias, l->dbias.value, s.channels);
+        for (size_t row = 0; row < s.rows; row++)
+                reference_row(r, r->in, row);
+}
+
+static double objective(const double *in, void *argument) {
+        struct reference *r = argument;
+        double sum = 0;
+
+        for (size_t row = 0; row < r->s.rows; row++)
+                reference_row(r, in, row);
+        for (size_t i = 0; i < r->s.rows * r->s.channels; i++)
+                sum += r->y[i] * r->dy[i];
+        return sum;
+}
+
+/* `before` is what was in dweight and dbias. */
+static void check_numerically(struct reference *r, const struct layer *l, const float *before) {
+        size_t channels = r->s.channels, count = r->s.rows * channels;
+        float analytic[3 * MOST];
+
+        memcpy(analytic, l->dx.value, count * sizeof(float));
         for (size_t c = 0; c < channels; c++) {
-                double normal = ((double) x[c] - mean) * rstd;
-                to->dx[row * channels + c] =
-                        ((double) dy[c] * (double) l->weight.value[c] - sum - normal * dot) * rstd;
+                analytic[count + c] = l->dweight.value[c] - before[c];
+                analytic[count + channels + c] = l->dbias.value[c] - before[channels + c];
         }
+        gradient_check(objective, r->in, analytic, count + 2 * channels, r, "dlayernorm");
 }
 
 static void run(struct layer *l, struct shape s, enum gpu_type type) {
@@ -105,8 +144,9 @@ static void run_in_place(struct layer *l, struct shape s, enum gpu_type type) {
 
 static void check(struct shape s, enum gpu_type type, bool planted) {
         struct layer l = layer_new(s, type);
-        static struct results wanted;
+        static struct reference wanted;
         static float y[MOST], dx[MOST], dweight[MOST], dbias[MOST], mean[MOST], rstd[MOST];
+        float before[2 * MOST];
 
         if (planted) {
                 array_plant(&l.x, 7);
@@ -114,14 +154,13 @@ static void check(struct shape s, enum gpu_type type, bool planted) {
         }
         memcpy(dweight, l.dweight.value, s.channels * sizeof(float));
         memcpy(dbias, l.dbias.value, s.channels * sizeof(float));
-        gradient_widen(wanted.dweight, dweight, s.channels);
-        gradient_widen(wanted.dbias, dbias, s.channels);
+        memcpy(before, dweight, s.channels * sizeof(float));
+        memcpy(before + s.channels, dbias, s.channels * sizeof(float));
+        reference_run(&wanted, &l, s);
         layernorm_forward(y, mean, rstd, l.x.value, l.weight.value, l.bias.value, s.rows,
                           s.channels);
         layernorm_backward(dx, dweight, dbias, l.dy.value, l.x.value, l.weight.value, mean, rstd,
                            s.rows, s.channels);
-        for (size_t row = 0; row < s.rows; row++)
-                reference_row(&wanted, &l, row, s.channels);
         run(&l, s, type);
         array_like(&l.y, y, "y");
         array_like(&l.mean, mean, "mean");
@@ -136,6 +175,8 @@ static void check(struct shape s, enum gpu_type type, bool planted) {
                 array_close(&l.dweight, wanted.dweight, "dweight");
                 array_close(&l.dbias, wanted.dbias, "dbias");
         }
+        if (!planted && type == GPU_F32 && s.rows == 3)
+                check_numerically(&wanted, &l, before);
         run_in_place(&l, s, type);
         layer_free(&l);
 }
