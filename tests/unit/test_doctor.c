@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/doctor.h"
 
+#include "base/limits.h"
 #include "tests/test.h"
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -245,13 +246,50 @@ static void test_mps(void **state) {
         assert_int_equal(unsetenv("CUDA_MPS_PIPE_DIRECTORY"), 0);
 }
 
+/* A program of that name in $PATH, for this test has none beside it. */
+static void make_agent(const char *script) {
+        write_text("cairnd", script);
+        assert_int_equal(chmod("cairnd", 0700), 0);
+}
+
+static void test_asking(void **state) {
+        char folder[] = "agent-XXXXXX", answer[8];
+        char *before = strdup(getenv("PATH"));
+        assert_non_null(mkdtemp(folder));
+        char *absolute = realpath(folder, NULL);
+        assert_non_null(absolute);
+        assert_int_equal(setenv("PATH", absolute, 1), 0);
+        answer[0] = 'x';
+        assert_int_equal(doctor_ask_cairnd("--any", NSEC_PER_SEC, answer, sizeof answer), 0);
+        assert_string_equal(answer, ""); /* there is none */
+        assert_int_equal(chdir(folder), 0);
+        make_agent("#!/bin/sh\necho \"$1\"\n");
+        assert_int_equal(doctor_ask_cairnd("--any", 30 * NSEC_PER_SEC, answer, sizeof answer), 0);
+        assert_string_equal(answer, "--any\n");
+        /* More than there is room for; then one that hangs. */
+        make_agent("#!/bin/sh\necho 0123456789abcdef\n");
+        assert_int_equal(doctor_ask_cairnd("--any", 30 * NSEC_PER_SEC, answer, sizeof answer), 0);
+        assert_string_equal(answer, "0123456");
+        make_agent("#!/bin/sh\necho first\nexec /bin/sleep 1000\n");
+        assert_int_equal(doctor_ask_cairnd("--any", 3 * NSEC_PER_SEC, answer, sizeof answer),
+                         CAIRN_ERR_TIMEOUT);
+        assert_string_equal(answer, "first\n");
+        assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* nor is anything left */
+        assert_int_equal(unlink("cairnd"), 0);
+        assert_int_equal(chdir(".."), 0);
+        assert_int_equal(rmdir(folder), 0);
+        assert_int_equal(setenv("PATH", before, 1), 0);
+        free(before);
+        free(absolute);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_ring),         cmocka_unit_test(test_cgroup_limit),
                 cmocka_unit_test(test_file_systems), cmocka_unit_test(test_machine_without_gpu),
                 cmocka_unit_test(test_driver),       cmocka_unit_test(test_gpus),
                 cmocka_unit_test(test_abilities),    cmocka_unit_test(test_nodes),
-                cmocka_unit_test(test_mps),
+                cmocka_unit_test(test_mps),          cmocka_unit_test(test_asking),
         };
         const char *temporary = getenv("TMPDIR");
         if (chdir(temporary ? temporary : "/tmp") < 0)
