@@ -4,15 +4,15 @@
  * alignment, shared memory that nobody wrote, races.
  *
  * Each byte of shared memory and of cudaMalloc's has a cell: who wrote it last, and two of those
- * who have read it since. Words of four bytes that were only used as such have one together. A thread's life is a row of segments, divided by barriers; a cell names
- * segments. An earlier access is fine if it belongs to an earlier launch, to the same thread, or to
- * the same block (warp) before a barrier that the thread has passed since; otherwise, with a write
- * among the two, it is a race. One of any number of readers is enough to see a race with a writer,
- * unless that reader is the writer: hence two.
+ * who have read it since. Words of four bytes that were only used as such have one together.
+ * A thread's life is a row of segments, divided by barriers; a cell names segments. An earlier
+ * access is fine if it belongs to an earlier launch, to the same thread, or to the same block (or
+ * warp) before a barrier that the thread has passed since; otherwise, with a write among the two,
+ * it is a race. One of any number of readers is enough to see a race with a writer, unless that
+ * reader is the writer: hence two.
  */
 #include "device/cuda_abi.h"
 #include "tests/cuda/sim/sim.h"
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
