@@ -3,24 +3,25 @@
 #include "kernels/exp.h"
 #include "kernels/gpu_block.cuh"
 
-/* A block has a row; its threads share the classes. */
+/* A warp has a row; its lanes share the classes. */
 template <class T>
 static __global__ void forward(float *losses, T *logits, const uint32_t *targets, size_t rows,
                                size_t classes) {
-        for (size_t row = blockIdx.x; row < rows; row += gridDim.x) {
+        for (size_t row = gpu_row(); row < rows; row += gpu_row_stride()) {
                 T *x = logits + row * classes;
                 float target = gpu_load(x + targets[row]), max = -INFINITY, sum = 0.0f;
-                for (size_t c = threadIdx.x; c < classes; c += GPU_BLOCK)
+                for (size_t c = gpu_lane(); c < classes; c += GPU_WARP)
                         max = gpu_larger(max, gpu_load(x + c));
-                max = gpu_block_max(max); /* and all have read the target: it is overwritten now */
-                for (size_t c = threadIdx.x; c < classes; c += GPU_BLOCK)
+                max = gpu_warp_max(max);
+                for (size_t c = gpu_lane(); c < classes; c += GPU_WARP)
                         sum += exp_f32(gpu_load(x + c) - max);
-                sum = gpu_block_sum(sum);
+                sum = gpu_warp_sum(sum);
                 float inverse = 1.0f / sum;
-                for (size_t c = threadIdx.x; c < classes; c += GPU_BLOCK)
+                __syncwarp(); /* all have read the target, which is overwritten now */
+                for (size_t c = gpu_lane(); c < classes; c += GPU_WARP)
                         gpu_store(x + c, exp_f32(gpu_load(x + c) - max) * inverse);
                 /* From the logits, not log(p): p may have underflowed. */
-                if (threadIdx.x == 0)
+                if (gpu_lane() == 0)
                         losses[row] = logf(sum) - (target - max);
         }
 }
@@ -28,8 +29,8 @@ static __global__ void forward(float *losses, T *logits, const uint32_t *targets
 template <class T>
 static __global__ void backward(T *probabilities, const uint32_t *targets, float scale, size_t rows,
                                 size_t classes) {
-        for (size_t row = blockIdx.x; row < rows; row += gridDim.x)
-                for (size_t c = threadIdx.x; c < classes; c += GPU_BLOCK) {
+        for (size_t row = gpu_row(); row < rows; row += gpu_row_stride())
+                for (size_t c = gpu_lane(); c < classes; c += GPU_WARP) {
                         T *p = probabilities + row * classes + c;
                         gpu_store(p, (gpu_load(p) - (c == targets[row] ? 1.0f : 0.0f)) * scale);
                 }

@@ -5,10 +5,10 @@
 template <class T>
 static __global__ void forward(T *out, const uint32_t *tokens, const T *wte, const T *wpe,
                                size_t time, size_t rows, size_t channels) {
-        for (size_t row = blockIdx.x; row < rows; row += gridDim.x) {
+        for (size_t row = gpu_row(); row < rows; row += gpu_row_stride()) {
                 const T *token = wte + tokens[row] * channels;
                 const T *position = wpe + row % time * channels;
-                for (size_t c = threadIdx.x; c < channels; c += GPU_BLOCK)
+                for (size_t c = gpu_lane(); c < channels; c += GPU_WARP)
                         gpu_store(out + row * channels + c,
                                   gpu_load(token + c) + gpu_load(position + c));
         }

@@ -2,29 +2,29 @@
 #include "kernels/gpu_block.cuh"
 #include "kernels/layernorm.h"
 
-/* A block has a row; its threads share the channels. */
+/* A warp has a row; its lanes share the channels. */
 template <class T>
 static __global__ void forward(T *out, float *mean, float *rstd, const T *in, const T *weight,
                                const T *bias, size_t rows, size_t channels) {
         float n = (float) channels;
 
-        for (size_t row = blockIdx.x; row < rows; row += gridDim.x) {
+        for (size_t row = gpu_row(); row < rows; row += gpu_row_stride()) {
                 const T *x = in + row * channels;
                 float sum = 0.0f, squares = 0.0f;
-                for (size_t c = threadIdx.x; c < channels; c += GPU_BLOCK)
+                for (size_t c = gpu_lane(); c < channels; c += GPU_WARP)
                         sum += gpu_load(x + c);
-                float m = gpu_block_sum(sum) / n;
-                for (size_t c = threadIdx.x; c < channels; c += GPU_BLOCK) {
+                float m = gpu_warp_sum(sum) / n;
+                for (size_t c = gpu_lane(); c < channels; c += GPU_WARP) {
                         float centered = gpu_load(x + c) - m;
                         squares += centered * centered;
                 }
-                float r = 1.0f / sqrtf(gpu_block_sum(squares) / n + 1e-5f);
-                for (size_t c = threadIdx.x; c < channels; c += GPU_BLOCK) {
+                float r = 1.0f / sqrtf(gpu_warp_sum(squares) / n + 1e-5f);
+                for (size_t c = gpu_lane(); c < channels; c += GPU_WARP) {
                         float normal = (gpu_load(x + c) - m) * r;
                         gpu_store(out + row * channels + c,
                                   normal * gpu_load(weight + c) + gpu_load(bias + c));
                 }
-                if (threadIdx.x == 0) {
+                if (gpu_lane() == 0) {
                         mean[row] = m;
                         rstd[row] = r;
                 }
@@ -60,16 +60,16 @@ static __global__ void backward(T *din, const T *dout, const T *in, const T *wei
                                 size_t channels) {
         float n = (float) channels;
 
-        for (size_t row = blockIdx.x; row < rows; row += gridDim.x) {
+        for (size_t row = gpu_row(); row < rows; row += gpu_row_stride()) {
                 const T *x = in + row * channels, *dy = dout + row * channels;
                 float m = mean[row], r = rstd[row], sum = 0.0f, dot = 0.0f;
-                for (size_t c = threadIdx.x; c < channels; c += GPU_BLOCK) {
+                for (size_t c = gpu_lane(); c < channels; c += GPU_WARP) {
                         float g = gpu_load(dy + c) * gpu_load(weight + c);
                         sum += g;
                         dot += g * ((gpu_load(x + c) - m) * r);
                 }
-                float sum_mean = gpu_block_sum(sum) / n, dot_mean = gpu_block_sum(dot) / n;
-                for (size_t c = threadIdx.x; c < channels; c += GPU_BLOCK) {
+                float sum_mean = gpu_warp_sum(sum) / n, dot_mean = gpu_warp_sum(dot) / n;
+                for (size_t c = gpu_lane(); c < channels; c += GPU_WARP) {
                         float g = gpu_load(dy + c) * gpu_load(weight + c);
                         float normal = (gpu_load(x + c) - m) * r;
                         gpu_store(din + row * channels + c, (g - sum_mean - normal * dot_mean) * r);

@@ -2,18 +2,18 @@
 #include "kernels/gpu_block.cuh"
 #include "kernels/rows.h"
 
-/* Blocks go over rows, threads over the channels of a row. */
+/* Warps go over rows, lanes over the channels of a row. */
 template <class T>
 static __global__ void fill(T *out, const T *bias, size_t rows, size_t channels) {
-        for (size_t row = blockIdx.x; row < rows; row += gridDim.x)
-                for (size_t c = threadIdx.x; c < channels; c += GPU_BLOCK)
+        for (size_t row = gpu_row(); row < rows; row += gpu_row_stride())
+                for (size_t c = gpu_lane(); c < channels; c += GPU_WARP)
                         out[row * channels + c] = bias[c];
 }
 
 template <class T>
 static __global__ void add_bias(T *out, const T *bias, size_t rows, size_t channels) {
-        for (size_t row = blockIdx.x; row < rows; row += gridDim.x)
-                for (size_t c = threadIdx.x; c < channels; c += GPU_BLOCK) {
+        for (size_t row = gpu_row(); row < rows; row += gpu_row_stride())
+                for (size_t c = gpu_lane(); c < channels; c += GPU_WARP) {
                         T *y = out + row * channels + c;
                         gpu_store(y, gpu_load(y) + gpu_load(bias + c));
                 }
@@ -21,8 +21,8 @@ static __global__ void add_bias(T *out, const T *bias, size_t rows, size_t chann
 
 template <class T>
 static __global__ void subtract(T *in, const float *offset, size_t rows, size_t channels) {
-        for (size_t row = blockIdx.x; row < rows; row += gridDim.x)
-                for (size_t c = threadIdx.x; c < channels; c += GPU_BLOCK) {
+        for (size_t row = gpu_row(); row < rows; row += gpu_row_stride())
+                for (size_t c = gpu_lane(); c < channels; c += GPU_WARP) {
                         T *x = in + row * channels + c;
                         gpu_store(x, gpu_load(x) - offset[c]);
                 }

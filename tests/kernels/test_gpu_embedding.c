@@ -80,9 +80,16 @@ static void test_embedding(void **state) {
                 }
 }
 
+/* More rows of dwte than a launch has blocks. */
+static void test_large_vocabulary(void **state) {
+        check((struct shape){.batch = 1, .time = 5, .channels = 1, .vocabulary = 4099}, GPU_F32,
+              false);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_embedding),
+                cmocka_unit_test(test_large_vocabulary),
                 cmocka_unit_test(layers_same_bits),
         };
         int failed = 0;

@@ -109,10 +109,37 @@ static void test_sums(void **state) {
                 }
 }
 
+/* More rows, and more columns, than a launch has warps: they go on in strides. */
+static void test_strides(void **state) {
+        enum { ROWS = 8 * 4096 + 9, COLUMNS = 32 * 4096 + 33 };
+        struct array out = array_new(NULL, ROWS, GPU_F32), one = array_random(1, 1, 1.0f, GPU_F32);
+        struct array dbias = array_random(COLUMNS, 2, 1.0f, GPU_F32);
+        struct array dout = array_random(COLUMNS, 3, 1.0f, GPU_F32);
+        float *wanted = calloc(COLUMNS, sizeof(*wanted));
+
+        assert_non_null(wanted);
+        gpu_test_ok(gpu_rows_fill(gpu_test_stream(), out.device, one.device, ROWS, 1, GPU_F32));
+        array_read(&out);
+        rows_fill(wanted, one.value, ROWS, 1);
+        array_equals(&out, wanted, "fill");
+        memcpy(wanted, dbias.value, COLUMNS * sizeof(float));
+        rows_add_bias_gradient(wanted, dout.value, 1, COLUMNS);
+        gpu_test_ok(gpu_rows_add_bias_gradient(gpu_test_stream(), dbias.device, dout.device, 1,
+                                               COLUMNS, GPU_F32));
+        array_read(&dbias);
+        array_equals(&dbias, wanted, "bias gradient");
+        array_free(&out);
+        array_free(&one);
+        array_free(&dbias);
+        array_free(&dout);
+        free(wanted);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_elements),
                 cmocka_unit_test(test_sums),
+                cmocka_unit_test(test_strides),
                 cmocka_unit_test(layers_same_bits),
         };
         int failed = 0;
