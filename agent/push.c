@@ -6,8 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The trainer counts chunks in the page. One that is stopped, or whose GPU hangs, counts none. */
-#define STILL_NS (10 * NSEC_PER_SEC)
 #define PROBE_NS (20 * NSEC_PER_SEC)
 #define LOOK_MS 10 /* how soon an order of the agent's is seen */
 
@@ -149,10 +147,10 @@ int push_copy(struct push *p, const struct control_page *page, uint64_t seal,
                 if (seen != progress)
                         still_ns = now_ns;
                 progress = seen;
-                if (now_ns - still_ns >= STILL_NS)
+                if (now_ns - still_ns >= p->still_ns)
                         return error_set(reterr, CAIRN_ERR_VOID, "copy the state", "",
                                          "the trainer has not copied anything for %d s",
-                                         (int) (STILL_NS / NSEC_PER_SEC));
+                                         (int) (p->still_ns / NSEC_PER_SEC));
         }
         return outcome(&done, reterr);
 }

@@ -19,15 +19,19 @@
 
 #include "agent/copier.h"
 
+/* The trainer counts chunks in the page. One that is stopped, or whose GPU hangs, counts none. */
+#define PUSH_STILL_NS (10 * NSEC_PER_SEC)
+
 struct push {
         int socket, trainer, staging_fd;
         uint64_t staging_inode;
-        uint64_t order; /* of the newest one */
-        bool lent;      /* it is not done */
-        bool lost;      /* no order of this trainer's will ever succeed */
+        uint64_t order;    /* of the newest one */
+        bool lent;         /* it is not done */
+        bool lost;         /* no order of this trainer's will ever succeed */
+        uint64_t still_ns; /* without a chunk, and it is given up */
 };
 #define PUSH_INIT \
-        { .socket = -1, .trainer = -1, .staging_fd = -1 }
+        { .socket = -1, .trainer = -1, .staging_fd = -1, .still_ns = PUSH_STILL_NS }
 
 void push_seal(struct push *p, int socket, int trainer, int staging_fd);
 void push_done(struct push *p);

@@ -119,8 +119,10 @@ static void drop_late(struct stream *s) {
                          "the GPU has not come to its end within %d s: the step is no cut",
                          (int) (STREAM_WAIT_NS / NSEC_PER_SEC));
         (void) pthread_mutex_lock(&s->lock);
-        if (s->state == STREAM_PENDING)
+        if (s->state == STREAM_PENDING) {
                 drop(s, &e);
+                s->late = true;
+        }
         (void) pthread_mutex_unlock(&s->lock);
 }
 
@@ -153,16 +155,16 @@ static int record(struct stream *s, struct cairn_error *reterr) {
         return 0;
 }
 
-/* The device has read the steps of the end before. After an end that was waited for it has. */
+/* The device has read the steps of the end before. After one that was published it has. */
 static int reclaim(struct stream *s, struct cairn_error *reterr) {
-        uint64_t limit_ns = s->unmarked ? STREAM_WAIT_NS : 0;
+        uint64_t limit_ns = s->late ? 0 : STREAM_WAIT_NS;
         if (!s->queued)
                 return 0;
         if (s->unmarked)
                 TRY(record(s, reterr));
         TRY(s->device->ops->event_wait(s->device, &s->event, clock_now(s->clock) + limit_ns,
                                        reterr));
-        s->queued = false;
+        s->queued = s->late = false;
         return 0;
 }
 

@@ -44,6 +44,7 @@ struct stream {
         bool steps_locked;
         bool queued;   /* the device may still read steps */
         bool unmarked; /* and no event tells how long */
+        bool late;     /* it was waited for once already */
 
         pthread_mutex_t lock;
         enum stream_state state;

@@ -50,7 +50,8 @@ void fake_agent_init(struct fake_agent *a) {
                                  .page_fd = -1,
                                  .ring_fd = -1,
                                  .inventory_fd = -1,
-                                 .host_fd = -1};
+                                 .host_fd = -1,
+                                 .push_fd = -1};
         (void) pthread_mutex_init(&a->lock, NULL);
         for (size_t i = 0; i < 64; i++)
                 a->slab_fds[i] = -1;
@@ -69,6 +70,7 @@ void fake_agent_forget(struct fake_agent *a) {
         close_fd(&a->ring_fd);
         close_fd(&a->inventory_fd);
         close_fd(&a->host_fd);
+        close_fd(&a->push_fd);
         for (size_t i = 0; i < 64; i++)
                 close_fd(&a->slab_fds[i]);
         fake_agent_unlock(a);
@@ -200,8 +202,11 @@ static void on_seal(struct fake_agent *a, const Envelope *request, struct wire_f
         }
         close_fd(&a->inventory_fd);
         close_fd(&a->host_fd);
+        close_fd(&a->push_fd);
         a->inventory_fd = wire_fds_take(fds, 0);
         a->host_fd = wire_fds_take(fds, 1);
+        if (fds->count == 3)
+                a->push_fd = wire_fds_take(fds, 2);
         a->seal_number = request->seal->seal;
         a->seal_bytes = request->seal->bytes;
         Cairn__Control__Sealed sealed = CAIRN__CONTROL__SEALED__INIT;

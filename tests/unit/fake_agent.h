@@ -65,7 +65,7 @@ struct fake_agent {
         bool running;
         int page_fd, ring_fd;
         struct control_page *page;
-        int slab_fds[64], inventory_fd, host_fd;
+        int slab_fds[64], inventory_fd, host_fd, push_fd; /* push_fd: where the client copies; -1 */
         struct fake_image image;
         /* Called on INDEX's content before it is written, so that a test can make it foreign. */
         void (*edit)(struct file_content *index, unsigned char *data, void *argument);
