@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * gpu_block.cuh - for kernels of the layers: blocks of GPU_BLOCK threads in GPU_WARPS warps that have
- * rows or columns, with sums in one order. Only .cu files include this.
+ * gpu_block.cuh - for kernels of the layers: blocks of GPU_BLOCK threads in GPU_WARPS warps, which
+ * have rows or columns, with sums in one order. Only .cu files include this.
  *
  *     for (size_t row = gpu_row(); row < rows; row += gpu_row_stride())     // a warp has a row
  *             for (size_t c = gpu_lane(); c < channels; c += GPU_WARP)
