@@ -7,7 +7,7 @@
 . "$(dirname "$0")/lib.sh"
 
 # From step 25 on gradients are not finite; the third one in a row, step 27, ends the trainer with status 1.
-start loop --every 10steps --keep-last 10 --max-restarts 10 -- "${tiny[@]}" --steps 100 --step-ms 40 --nan-step 25
+start loop --every 10steps --keep-last 10 --max-restarts 10 -- "${tiny[@]}" --steps 100 --step-ms 60 --nan-step 25
 finish 60
 expect_code 1
 says "$output" 'restart 1 from step 27 \(taken after its death\)'

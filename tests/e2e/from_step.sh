@@ -4,7 +4,7 @@
 # Going back on purpose: --from 20 makes a new branch; a crash on it resumes on it; the old one is listed
 # as abandoned and never chosen; a step that exists on the old branch is written again (B03b).
 . "$(dirname "$0")/lib.sh"
-args=(--steps 60 --step-ms 12) # a save is done long before the next one is due
+args=(--steps 60 --step-ms 80) # a save is done long before the next one is due, on a busy machine, too
 run reference --every 10m -- "${tiny[@]}" --steps 60
 run trip --every 10steps --keep-last 20 -- "${tiny[@]}" "${args[@]}" --stop-at 40
 old=$(newest_of trip)

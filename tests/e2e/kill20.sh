@@ -6,7 +6,7 @@
 # its own (RESUME-3, 28, 29, 31, 32, B07, B22).
 . "$(dirname "$0")/lib.sh"
 echo "seed $SEED"
-steps=220 kills=20
+steps=320 kills=20 # the last kill has a second before the end
 args=(--steps $steps --accumulate 2 --dropout 0.1 --ema 0.99 --loss-scale dynamic
         --loss-scale-growth 40 --overflow-step 77 --warmup 30 --decay cosine --eval-every 50
         --eval-batches 2 --seed 7)

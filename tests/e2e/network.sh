@@ -92,7 +92,7 @@ after "a node is killed" 6 "$generation"
 generation=$(last 1)
 ip link set to-c down
 after "a node's link is cut" 4 "$generation"
-says "$work/c.out" 'start again with the others'
+wait_for 20 grep -q 'start again with the others' "$work/c.out"
 
 generation=$(last 1)
 freeze d STOP

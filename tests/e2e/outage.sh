@@ -8,7 +8,7 @@
 # restart of anything.
 . "$(dirname "$0")/mounts.sh"
 seconds=${OUTAGE_SECONDS:-5}
-gate_ms=2000 margin_ms=1000
+gate_ms=2000 margin_ms=2500
 
 committed_step() {
         "$cairn" status "$1" --json | json runs.0.committed_step

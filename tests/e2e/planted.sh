@@ -109,7 +109,7 @@ ok "planted at a checkpoint's name: a checkpoint takes its place"
 # An attempt whose folder is taken fails, and the next one does not.
 args=(--steps 300 --seed 4)
 run undisturbed --every 100steps -- "${tiny[@]}" "${args[@]}"
-start live --every 10steps --keep-last 100 -- "${tiny[@]}" "${args[@]}" --step-ms 10
+start live --every 10steps --keep-last 100 -- "${tiny[@]}" "${args[@]}" --step-ms 30 # slower than what follows
 live=$CAIRN_STORE/live
 wait_step "$work/live.log" 12 20
 number=$(find "$live" -maxdepth 1 -name '.pending-*' | sed -n 's/.*-a0*//p' | sort -n | tail -n 1)
@@ -134,6 +134,6 @@ try 65 'no folder' "$cairn" verify "$live/000000000777-g0001"
 try 65 'no folder' "$cairn" verify live
 try 65 'no folder' "$cairn" verify pipe
 try 65 'no folder' "$cairn" inspect live@777
-try 65 'no folder' "$cairn" diff live@10 live@777
+try 65 'no folder' "$cairn" diff live@300 live@777
 ok "a pipe that is named like a checkpoint or a run: 65, and nobody waits for it"
 ok "planted while it trained: $failed attempts failed, the same losses"

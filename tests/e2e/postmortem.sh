@@ -96,7 +96,7 @@ ok "b killed $inside times inside its update: the previous checkpoint, $lost fin
 # 3. A fault: kept, flagged, not chosen.
 steps=$((fault_rounds * 20 + 140)) # some more, for a busy machine may let it reach a later checkpoint
 run reference-fault --every 50steps -- "${args[@]}" --steps "$steps"
-start fault --every 20steps --max-restarts 1000 -- "${args[@]}" --steps "$steps" --step-ms 15
+start fault --every 20steps --max-restarts 1000 -- "${args[@]}" --steps "$steps" --step-ms 25
 kept=0 newest=0
 for ((round = 0; round < fault_rounds; round++)); do
         at=$((newest + 33))
@@ -123,10 +123,10 @@ ok "c after SIGSEGV $fault_rounds times: $kept last states kept and flagged, the
 
 # A scheduled cut that was claimed before the fault and copied after it says no more than one taken later.
 export CAIRN_FAULT=copy-release:3:delay:1500 CAIRN_FAULT_ONCE=$work/delayed
-start across --every 20steps --max-restarts 3 -- "${args[@]}" --steps 140 --step-ms 5
+start across --every 20steps --max-restarts 3 -- "${args[@]}" --steps 140 --step-ms 25
 unset CAIRN_FAULT CAIRN_FAULT_ONCE
+pid_of trainer # before: the copy takes 1.5 s, no longer than the gate waits
 wait_for 20 test -e "$work/delayed"
-pid_of trainer
 kill -SEGV "$pid"
 wait_for 20 grep -q 'restart 1 from step 40; step 60 is kept, but flagged' "$output"
 finish 60

@@ -13,7 +13,8 @@ active() {
 has() { # run, step
         steps_of "$1" | grep -qx "$2"
 }
-run old --every 10steps --keep-last 100 -- "${tiny[@]}" --steps 60 --step-ms 8 --stop-at 50
+# Steps so slow that none is scheduled while the one before is written, on a busy machine, too.
+run old --every 10steps --keep-last 100 -- "${tiny[@]}" --steps 60 --step-ms 60 --stop-at 50
 [ "$(kept old)" = "10 20 30 40 50 " ] || die "kept $(kept old)"
 
 before=$(digest "$CAIRN_STORE")
@@ -37,8 +38,8 @@ ok "unpinned ones go; the last one stays"
 [ -z "$(find "$XDG_RUNTIME_DIR" -name '*.sock')" ] || die "a socket was left"
 
 # Its parent is needed by a run that went on; its own agent does the work.
-run busy --every 10steps --keep-last 100 -- "${tiny[@]}" --steps 400 --step-ms 8 --stop-at 30
-start busy --mode resume --every 10steps --keep-last 100 -- "${tiny[@]}" --steps 400 --step-ms 8 --stall-step 56 --stall-ms 30000
+run busy --every 10steps --keep-last 100 -- "${tiny[@]}" --steps 400 --step-ms 60 --stop-at 30
+start busy --mode resume --every 10steps --keep-last 100 -- "${tiny[@]}" --steps 400 --step-ms 60 --stall-step 56 --stall-ms 30000
 wait_step "$work/busy.log" 55 20
 wait_for 10 has busy 50
 try 0 'is pinned' "$cairn" pin busy@10

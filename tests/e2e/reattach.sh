@@ -13,8 +13,8 @@ rounds=${ROUNDS:-2}
 model=("$train" --data "$work/text" --layers 4 --heads 4 --width 256 --context 16 --batch 1 --seed 5 --quiet)
 steps=100000           # ended by cairn stop
 promised_ms=1000       # to be reattached
-margin_ms=1000         # for a busy machine
-longest_allowed_ms=3000 # the gate's deadline, and the same
+margin_ms=4000         # for a busy machine
+longest_allowed_ms=4000 # the gate's deadline once, and the same
 declare -A delay_us=([copy]=6000 [write]=40000 [commit]=4000)
 
 connected() { # run, pid of the agent before

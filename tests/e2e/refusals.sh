@@ -4,7 +4,7 @@
 # What Cairn refuses: the exit status, a sentence that names thing, reason and remedy, and a store in
 # which not a byte, name, size or time has changed (RESUME-5, 6, 7, 10; docs/OPERATIONS.md).
 . "$(dirname "$0")/lib.sh"
-args=(--steps 30 --seed 3)
+args=(--steps 30 --seed 3 --step-ms 30) # no step is scheduled before the agent is ready, or is still writing
 trainer=("${tiny[@]}" "${args[@]}")
 
 run finished --every 10steps -- "${trainer[@]}"

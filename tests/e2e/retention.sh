@@ -11,7 +11,7 @@ kept() {
 # Wide periods, so that a slow disk does not make a scheduled one be skipped.
 run numbers --every 3steps --keep-last 2 -- "${tiny[@]}" --steps 12 --step-ms 120
 [ "$(kept numbers)" = "9 12 " ] || die "kept $(kept numbers), not 9 12"
-run hundred --every 33steps --keep-last 2 -- "${tiny[@]}" --steps 132 --step-ms 4
+run hundred --every 33steps --keep-last 2 -- "${tiny[@]}" --steps 132 --step-ms 12
 [ "$(kept hundred)" = "99 132 " ] || die "kept $(kept hundred), not 99 132"
 [ "$(newest_of hundred)" = 000000000132-g0001 ] || die "the newest is $(newest_of hundred)"
 ok "B52 9 and 12, 99 and 132: the numerically highest stay, and the highest is the newest"
@@ -52,7 +52,7 @@ ok "B56 a moved and a copied store go on"
 export CAIRN_STORE=$work/copy
 
 # Something that points outside: not followed.
-run linked --every 10steps -- "${tiny[@]}" --steps 40 --step-ms 20 --stop-at 20
+run linked --every 10steps -- "${tiny[@]}" --steps 40 --step-ms 50 --stop-at 20
 mv "$CAIRN_STORE/linked/000000000020-g0001" "$work/outside"
 ln -s "$work/outside" "$CAIRN_STORE/linked/000000000020-g0001"
 : >"$work/linked.out"

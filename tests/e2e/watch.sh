@@ -9,7 +9,7 @@ on_terminal() { # file, command...: with a terminal as its standard streams
         shift
         timeout -k 5 60 script -qfec "$(printf '%q ' "$@")" "$file" </dev/null >/dev/null
 }
-start show --every 20steps -- "${tiny[@]}" --steps 600 --step-ms 10
+start show --every 20steps -- "${tiny[@]}" --steps 100000 --step-ms 10
 wait_step "$work/show.log" 5 10
 timeout 60 "$cairn" status show --watch >"$work/lines.out" 2>&1 &
 watcher=$!
@@ -19,7 +19,10 @@ if command -v script >/dev/null; then
         on_terminal "$work/terminal.out" "$cairn" status show --watch &
         terminal=$!
 fi
-sleep 1.5
+two_lines() {
+        [ "$(grep -c '^show: live' "$work/lines.out")" -ge 2 ]
+}
+wait_for 20 two_lines
 pid_of agent
 kill -KILL "$pid"
 wait_step "$work/show.log" 200 20
@@ -28,7 +31,6 @@ finish 20
 for p in $watcher $json_watcher ${terminal:-}; do
         wait "$p" || die "a watcher ended with $?"
 done
-[ "$(grep -c '^show: live' "$work/lines.out")" -ge 2 ] || die "too few lines: $(cat "$work/lines.out")"
 says "$work/lines.out" '^show: .*step [0-9]+, committed [0-9]+'
 says "$work/lines.out" '^show: not running'
 never_says "$work/lines.out" $'\033'

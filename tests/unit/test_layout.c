@@ -314,7 +314,7 @@ static void test_many_blocks_are_fast(void **state) {
         for (uint64_t i = 0; i < PARTS_MAX; i++)
                 cover_block(t, (uint64_t[]){i / 64 * 3, i % 64 * 5}, (uint64_t[]){3, 5});
         assert_int_equal(cover_end(NULL), 0);
-        assert_true(clock_now(&clock_system) - begin < NSEC_PER_SEC);
+        assert_true(clock_now(&clock_system) - begin < 5 * NSEC_PER_SEC);
 }
 
 /* ---- merging ---- */
