@@ -23,7 +23,7 @@ NVCC_FLAGS := -std=c++17 -O3 --fmad=false -prec-div=true -prec-sqrt=true -ftz=fa
 cuda_objects = $(addprefix $(BUILD)/obj/$(1)/,$(addsuffix .o,$(basename $(2))))
 
 $(BUILD)/obj/cuda/%.o: %.cu
-	$(call say,NVCC,$<)mkdir -p $(@D) && $(NVCC) -I. -D_GNU_SOURCE $(NVCC_FLAGS) -t 0 -ccbin $(CXX) \
+	$(call say,NVCC,$<)mkdir -p $(@D) && $(NVCC) -I. -D_GNU_SOURCE $(NVCC_FLAGS) -ccbin $(CXX) \
 		-Xcompiler -fPIC,-fvisibility=hidden,-ffp-contract=off,-Wall -MMD -MP -c -o $@ $<
 $(BUILD)/obj/cuda/%.o: %.c | $(GEN_HDR)
 	$(call say,CC,$<)mkdir -p $(@D) && $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -isystem $(CUDA_HOME)/include -MMD -MP -c -o $@ $<

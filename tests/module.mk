@@ -92,7 +92,7 @@ TESTS_RUN = tests/run
 # gpu_bundle.sh unpacks it; both it and doctor.sh meet the emulated driver, the trainer's tests the runtime over it.
 E2E_MORE = $(CUDA_EMU) $(CAIRN_CUDA_EMU) $(CUBLAS_EMU) $(if $(filter %/gpu_bundle.sh,$(E2E)),$(if $(SANITIZE),,$(GPU_BUNDLE)))
 check-run: all $(UNIT) $(SIM) $(KERNELS) $(FUZZ) $(E2E_HELPERS) $(E2E_MORE)
-	@$(TESTS_RUN) $(UNIT) $(SIM) $(KERNELS) $(FUZZ) $(LINT) $(MODEL) $(E2E)
+	@$(TESTS_RUN) $(UNIT) $(SIM) $(KERNELS) $(KERNEL_SCRIPTS) $(FUZZ) $(LINT) $(MODEL) $(E2E)
 check-unit: $(UNIT)
 	@$(TESTS_RUN) $(UNIT)
 check-sim: all $(SIM)

@@ -6,7 +6,9 @@ CAIRN_CUDA_EMU := $(BUILD)/tests/cuda/cairn-cuda-emu.so
 CUBLAS_EMU := $(BUILD)/tests/cuda/libcublas-emu.so
 KERNELS := $(call test_programs,$(filter tests/kernels/test_%,$(kernel_SRC)))
 kernel_HELPERS := $(filter-out tests/kernels/test_%,$(kernel_SRC))
+KERNEL_SCRIPTS := $(wildcard tests/kernels/*.sh)
 ifneq ($(TESTS),)
+KERNEL_SCRIPTS := $(filter $(TESTS:%=tests/kernels/%.sh),$(KERNEL_SCRIPTS))
 KERNELS := $(filter $(TESTS:%=$(BUILD)/tests/kernels/test_%),$(KERNELS))
 endif
 
