@@ -70,6 +70,7 @@ static struct sim {
         struct thread threads[SIM_THREADS_MAX], *now, *first_at_barrier;
         unsigned order[SIM_THREADS_MAX], ready[SIM_THREADS_MAX];
         unsigned idle_count, thread_count, next, ready_count, ended, at_barrier;
+        unsigned in_exchange[SIM_THREADS_MAX / SIM_WARP]; /* bit: lane */
         struct site sites[SITES_MAX];
         unsigned site_count;
         size_t arena_used, shared_bytes;
@@ -318,11 +319,24 @@ static uint64_t result_of(const struct thread *warp, unsigned members, const str
         return from < SIM_WARP && (members >> from & 1) ? warp[from].value : chance() | 0x7fc0ffc0u;
 }
 
+/* With the first of `waiting` that does something else. */
+static void fail_if_apart(const struct thread *t, const struct thread *warp, unsigned waiting) {
+        for (unsigned left = waiting; left; left &= left - 1) {
+                const struct thread *other = &warp[__builtin_ctz(left)];
+                if (other->kind != t->kind || other->mask != t->mask ||
+                    is_elsewhere(other, t->where))
+                        sim_fail(CUDA_LAUNCH_FAILED,
+                                 "is in %s (%#x) at %s, lane %d in %s (%#x) at %s", kinds[t->kind],
+                                 t->mask, t->where, __builtin_ctz(left), kinds[other->kind],
+                                 other->mask, other->where);
+        }
+}
+
 uint64_t sim_exchange(enum sim_exchange kind, unsigned mask, uint64_t value, unsigned argument,
                       const char *where) {
         struct thread *t = sim.now, *warp = &sim.threads[t->number / SIM_WARP * SIM_WARP];
-        unsigned lane = t->number % SIM_WARP, arrived = 0;
-        unsigned first = t->number - lane;
+        unsigned lane = t->number % SIM_WARP, first = t->number - lane;
+        unsigned *waiting = &sim.in_exchange[t->number / SIM_WARP];
         unsigned lanes = sim.thread_count - first < SIM_WARP ? sim.thread_count - first : SIM_WARP;
         unsigned members = lanes == SIM_WARP ? mask : mask & ((1u << lanes) - 1);
         if (!(mask >> lane & 1))
@@ -334,16 +348,13 @@ uint64_t sim_exchange(enum sim_exchange kind, unsigned mask, uint64_t value, uns
         t->argument = argument;
         t->where = where;
         t->state = IN_EXCHANGE;
-        for (unsigned i = 0; i < lanes; i++) {
-                if (!(members >> i & 1) || warp[i].state != IN_EXCHANGE)
-                        continue;
-                if (warp[i].kind != kind || warp[i].mask != mask || is_elsewhere(&warp[i], where))
-                        sim_fail(CUDA_LAUNCH_FAILED,
-                                 "is in %s (%#x) at %s, lane %u in %s (%#x) at %s", kinds[kind],
-                                 mask, where, i, kinds[warp[i].kind], warp[i].mask, warp[i].where);
-                arrived |= 1u << i;
-        }
-        if (arrived == members) {
+        /* One of them as each comes, so that a mistake shows early; all once all are there. */
+        unsigned others = *waiting & members;
+        fail_if_apart(t, warp, others & -others);
+        *waiting |= 1u << lane;
+        if ((*waiting & members) == members) {
+                fail_if_apart(t, warp, others);
+                *waiting &= ~members;
                 for (unsigned i = 0; i < lanes; i++)
                         if (members >> i & 1) {
                                 warp[i].result = result_of(warp, members, &warp[i]);
@@ -440,6 +451,7 @@ static void threads_begin(const unsigned block[3]) {
                 };
         shuffle(sim.order, sim.thread_count);
         sim.next = sim.ready_count = sim.ended = sim.at_barrier = 0;
+        memset(sim.in_exchange, 0, sizeof(sim.in_exchange));
 }
 
 static void run_block(const unsigned block[3]) {
