@@ -13,6 +13,7 @@
 #     make check-size [NODES=1000]               what a world of so many nodes costs
 #     make check-outage [SECONDS=60]             storage and agent that are away for so long
 #     make build/tests/unit/test_log    one test program
+#     make check-cuda-emu [ROUNDS=12]            training on the emulated driver, each of its functions failing in turn
 #     make check-kernels                          kernels on the simulator, once more under sanitizers
 #     make bench [SIZE=1G] [ROUNDS=5] [DIR=.]    speeds beside what the machine can do (docs/PERFORMANCE.md)
 #     make fuzz [FUZZ_SECONDS=10] [TARGET=file]  libFuzzer under sanitizers (docs/TESTING.md)

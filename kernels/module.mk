@@ -28,8 +28,7 @@ $(BUILD)/obj/cuda/%.o: %.cu
 $(BUILD)/obj/cuda/%.o: %.c | $(GEN_HDR)
 	$(call say,CC,$<)mkdir -p $(@D) && $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -isystem $(CUDA_HOME)/include -MMD -MP -c -o $@ $<
 
-# What the rest of it needs of other rooms is in the program that loads it.
 .SECONDEXPANSION:
-$(BUILD)/cairn-cuda.so: $$(call cuda_objects,cuda,$$(cuda_SRC))
-	$(call say,LINK,$@)$(CXX) -shared $(CXX_LANGUAGE) $(LINK_FLAGS) $(SHARED_FLAGS) -o $@ $(filter %.o,$^) \
+$(BUILD)/cairn-cuda.so: $$(call cuda_objects,cuda,$$(cuda_SRC)) $$(call archives,base)
+	$(call say,LINK,$@)$(CXX) -shared $(CXX_LANGUAGE) $(LINK_FLAGS) $(SHARED_FLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) \
 		-L$(dir $(NVCC))../lib64 -lcudart_static -lrt $(SYSTEM_LIBS)

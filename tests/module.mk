@@ -24,7 +24,7 @@ SIM := $(call test_programs,$(sim_SRC))
 E2E_HELPERS := $(call test_programs,$(filter-out $(kill_PARTS),$(e2e_SRC)))
 BENCH := $(call test_programs,$(bench_SRC))
 # large.sh takes minutes and gigabytes: make check-large.
-E2E := $(filter-out $(addprefix tests/e2e/,lib.sh mounts.sh large.sh),$(wildcard tests/e2e/*.sh))
+E2E := $(filter-out $(addprefix tests/e2e/,lib.sh mounts.sh cuda.sh large.sh),$(wildcard tests/e2e/*.sh))
 # make check-unit TESTS="io log": only these
 ifneq ($(TESTS),)
 UNIT := $(filter $(TESTS:%=$(BUILD)/tests/unit/test_%),$(UNIT))
@@ -101,6 +101,13 @@ check-fuzz: $(FUZZ)
 	@$(TESTS_RUN) $(FUZZ)
 check-e2e: all $(E2E_HELPERS) $(E2E_MORE)
 	@$(TESTS_RUN) $(E2E)
+# The whole of what runs on the emulated driver: training, killed and resumed, and each of its functions failing in
+# turn. `make check` does it in a shorter form.
+.PHONY: check-cuda-emu
+CUDA_UNIT := $(filter %/test_compute_cuda %/test_cuda %/test_cuda_emu %/test_stream %/test_pusher %/test_gpu_session,$(UNIT))
+check-cuda-emu: all $(CUDA_UNIT) $(E2E_HELPERS) $(E2E_MORE)
+	@CUDA_FAULTS=all CUDA_ROUNDS='$(or $(ROUNDS),12)' $(TESTS_RUN) -t 1200 $(CUDA_UNIT) \
+		$(filter %/gpu_session.sh,$(E2E)) $(filter tests/e2e/cuda_%.sh,$(E2E))
 check-model:
 	@$(TESTS_RUN) $(MODEL)
 check-lint: $(GEN_HDR)
@@ -173,8 +180,8 @@ fuzz-seeds: $(BUILD)/tests/fuzz/seeds
 # ---- style ----
 ROOM_SRC := $(foreach room,$(ROOMS),$($(room)_SRC))
 ALL_SRC := $(ROOM_SRC) $(unit_SRC) $(sim_SRC) $(helper_SRC) $(e2e_SRC) $(bench_SRC) $(fuzz_SRC) $(script_SRC) $(emu_SRC) $(gpu_SRC) \
-	$(simulator_SRC) $(kernel_SRC)
-ALL_HDR := $(wildcard $(ROOMS:%=%/*.h) tests/*/*.h tests/*/*/*.h)
+	$(simulator_SRC) $(kernel_SRC) $(filter %.c,$(cuda_SRC))
+ALL_HDR := $(wildcard $(ROOMS:%=%/*.h) trainer/*/*.h tests/*/*.h tests/*/*/*.h)
 ALL_CXX := $(wildcard comm/*.cc $(ROOMS:%=%/*.cu) $(ROOMS:%=%/*.cuh) tests/cuda/sim/*.cuh tests/kernels/*.cu)
 
 .PHONY: tidy tidy-files tidy-rooms format format-check

@@ -1,4 +1,6 @@
 trainer_SRC := $(wildcard trainer/*.c)
+# The CUDA back end goes into the plugin with the kernels.
+cuda_SRC += $(wildcard trainer/cuda/*.c)
 
 ifneq ($(wildcard trainer/main.c),)
 PROGRAMS += $(BUILD)/cairn-train

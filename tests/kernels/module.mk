@@ -21,16 +21,17 @@ $(BUILD)/obj/cuda-emu/%.o: %.cu
 		-MMD -MP -c -o $@ -x c++ $<
 $(BUILD)/obj/cuda-emu/%.o: %.c | $(GEN_HDR)
 	$(call say,CC,$<)mkdir -p $(@D) && $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -Itests/cuda/sim -MMD -MP -c -o $@ $<
-$(call objects,$(kernel_SRC)): ROOM_CFLAGS = -Itests/cuda/sim
+$(call objects,$(kernel_SRC) $(filter %.c,$(cuda_SRC))): ROOM_CFLAGS = -Itests/cuda/sim
 
 $(BUILD)/lib/simulator.a: $(call objects,$(filter-out %/cublas.c,$(simulator_SRC)))
-$(CAIRN_CUDA_EMU): $(call cuda_objects,cuda-emu,$(cuda_SRC)) $(BUILD)/lib/simulator.a $(CUDA_EMU)
+$(CAIRN_CUDA_EMU): $(call cuda_objects,cuda-emu,$(cuda_SRC)) $(BUILD)/lib/simulator.a $(call archives,base) $(CUDA_EMU)
 	$(call say,LINK,$@)$(CC) -shared $(LANGUAGE) $(CFLAGS) $(LINK_FLAGS) $(SHARED_FLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) \
 		-L$(@D) -lcuda-emu -Wl,-rpath,'$$ORIGIN' $(SYSTEM_LIBS)
 $(BUILD)/obj/tests/cuda/sim/cublas.o: ROOM_CFLAGS = $(if $(SANITIZE),,-O3)
 $(CUBLAS_EMU): $(BUILD)/obj/tests/cuda/sim/cublas.o $(CUDA_EMU)
 	$(call say,LINK,$@)$(CC) -shared $(LANGUAGE) $(CFLAGS) $(LINK_FLAGS) $(SHARED_FLAGS) -o $@ $< -L$(@D) -lcuda-emu \
 		-Wl,-rpath,'$$ORIGIN' $(SYSTEM_LIBS)
+$(filter %/test_compute_cuda,$(call test_programs,$(unit_SRC))): | $(CAIRN_CUDA_EMU) $(CUBLAS_EMU)
 
 rpath = -Wl,-rpath,'$$ORIGIN/$(1)'
 $(KERNELS): $(BUILD)/tests/kernels/%: $(BUILD)/obj/tests/kernels/%.o $(call objects,$(kernel_HELPERS)) \

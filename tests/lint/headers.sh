@@ -7,7 +7,7 @@ set -u
 export LC_ALL=C
 shopt -s nullglob
 BUILD=${BUILD:-build}
-flags="-I. -I$BUILD/gen -D_GNU_SOURCE -Wall -Wextra -Werror -Wno-unused-function -Wno-unused-parameter"
+flags="-I. -I$BUILD/gen -Itests/cuda/sim -D_GNU_SOURCE -Wall -Wextra -Werror -Wno-unused-function -Wno-unused-parameter"
 # shellcheck disable=SC2046
 flags="$flags $(pkg-config --cflags liburing libprotobuf-c inih jansson openblas 2>/dev/null)"
 
@@ -20,7 +20,7 @@ compile() { # header, compiler and language options
 }
 
 failures=0
-for header in */*.h tests/*/*.h tests/*/*/*.h; do
+for header in */*.h trainer/*/*.h tests/*/*.h tests/*/*/*.h; do
         [ "$header" = base/banned.h ] && continue # comes before everything by definition
         compile "$header" "${CC:-gcc}" -std=gnu17 -include base/banned.h -x c || failures=$((failures + 1))
 done

@@ -11,7 +11,7 @@
 set -u
 export LC_ALL=C
 shopt -s nullglob
-files=(*/*.[ch] */*.cu */*.cuh */*.cc)
+files=(*/*.[ch] trainer/*/*.[ch] */*.cu */*.cuh */*.cc)
 awk '
 BEGIN {
         may["base"] = " base "

@@ -6,7 +6,7 @@
 set -u
 export LC_ALL=C
 shopt -s nullglob
-files=(*/*.[ch] */*.cu */*.cuh */*.cc tests/*/*.[ch] tests/*/*/*.[ch] tests/*/*/*.cuh tests/*/*.cu)
+files=(*/*.[ch] trainer/*/*.[ch] */*.cu */*.cuh */*.cc tests/*/*.[ch] tests/*/*/*.[ch] tests/*/*/*.cuh tests/*/*.cu)
 awk '
 function complain(text) {
         print FILENAME ":" FNR ": " text

@@ -1,0 +1,36 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# time limit: 240 s
+#
+# Two ranks, each with an emulated GPU of its own, over gloo through host memory: the losses of two ranks on
+# processors, nearly; one is killed, and the run is the undisturbed one bit for bit; sharing the optimizer's state
+# (--zero 1) changes no bit. --collectives nccl without the library is a refusal.
+. "$(dirname "$0")/cuda.sh"
+[ -e "$BUILD/cairn-comm-gloo.so" ] || skip "cairn-comm-gloo.so is not built: gloo's headers are missing"
+export CAIRN_EMU_DEVICES=2
+two=(--nproc-per-node 2)
+args=(--steps 12 --dropout 0.1 --ema 0.9 --warmup 6 --eval-every 10 --eval-batches 2)
+over_gloo=("${gpu[@]}" --collectives gloo "${args[@]}")
+
+run processors "${two[@]}" --every 10m -- "${tiny[@]}" "${args[@]}"
+run whole "${two[@]}" --every 10m -- "${over_gloo[@]}"
+losses_agree "$work/processors.log" "$work/whole.log" 0
+says "$work/whole.out" '2 ranks by gloo'
+ok "CUDA two ranks on two GPUs over gloo: losses of two processors within 1e-4"
+
+for zero in 0 1; do
+        start "killed-$zero" "${two[@]}" --every 100000steps --max-restarts 9 -- "${over_gloo[@]}" --zero $zero --step-ms 20
+        wait_step "$work/killed-$zero.log" 5 60
+        pid_of trainer
+        kill -KILL "$pid"
+        finish 90
+        expect_code 0
+        says "$output" 'restart 1 from'
+        same_log "$work/whole.log" "$work/killed-$zero.log"
+        ok "CUDA --zero $zero: a rank is killed, the run is the undisturbed one"
+done
+same_state whole@12 killed-0@12
+
+try 65 'libnccl|NCCL' env CAIRN_LIBNCCL=/nonexistent.so "$cairn" run --run without "${two[@]}" --max-restarts 0 -- \
+        "${gpu[@]}" "${args[@]}"
+ok "CUDA --collectives auto is NCCL on GPUs, and a refusal without it"
