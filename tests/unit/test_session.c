@@ -134,6 +134,12 @@ static void test_no_room(void **state) {
         m.bytes = 5000; /* no data file has such a size */
         reply = fixture_ask(&f, t.socket, &e, fds, 2);
         assert_int_equal(reply->failure->status, CAIRN_ERR_API);
+        m.bytes = 8192;
+        m.device_uuid = (ProtobufCBinaryData){3, (uint8_t *) "abc"}; /* a GPU has 16 */
+        reply = fixture_ask(&f, t.socket, &e, fds, 2);
+        assert_int_equal(reply->failure->status, CAIRN_ERR_API);
+        assert_non_null(
+                memmem(reply->failure->message.data, reply->failure->message.len, "UUID", 4));
         (void) close(fds[0]);
         (void) close(fds[1]);
 }
