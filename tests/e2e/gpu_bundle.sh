@@ -57,10 +57,10 @@ passed=$(json passed <"$work/results/results.json") skipped=$(json skipped <"$wo
 result() { # step
         json 'steps.*.name&result&reason' <"$work/results/results.json" | sed -n "s/^$1 //p"
 }
-for step in driver contract push exporter nccl memfd context snapshot; do
+for step in driver contract push exporter train nccl memfd context snapshot; do
         [ "$(result $step)" = "pass " ] || die "$step: $(result $step)"$'\n'"$(cat "$work/results/$step.log")"
 done
-for step in kernels memcheck inflation train; do # of parts that the build may lack
+for step in kernels memcheck inflation; do # of parts that the build may lack
         case $(result $step) in
         "pass "*) ;;
         "skip not in this bundle"* | "skip no "*) ;;
