@@ -4,7 +4,7 @@
 #
 # Snapshots back to back (B30): what agent, saver, store process, trainer and `cairn run` hold, and what the
 # store takes on its disk, files that were deleted and are still open included, stays the same after a warm-up,
-# also where every third snapshot fails. ROUNDS=500 (make check-flat) is the long form.
+# also where every third snapshot fails, of the host and of a GPU. ROUNDS=500 (make check-flat) is the long form.
 . "$(dirname "$0")/mounts.sh"
 
 rounds=${ROUNDS:-60}
@@ -66,7 +66,7 @@ snapshots() { # run, whether every third fails
         local i status failed=0 committed=0
         settled=0
         : >"$work/samples"
-        start "$1" --every 10m --keep-last 3 -- "${wide[@]}" --steps 100000000
+        start "$1" --every 10m --keep-last 3 -- "${trainer[@]}" --steps 100000000
         wait_step "$work/$1.log" 2 20
         for ((i = 1; i <= rounds; i++)); do
                 status=0
@@ -92,6 +92,7 @@ snapshots() { # run, whether every third fails
 mount_image ext4 64 || mount_tmpfs 64m
 disk=$mounted
 CAIRN_STORE=$mounted/store
+trainer=("${wide[@]}")
 snapshots back-to-back 0
 
 mount_tmpfs 64m
@@ -99,6 +100,12 @@ disk=$mounted
 mount_passfs "$mounted" || skip "$why"
 CAIRN_STORE=$mounted/store
 snapshots every-third-fails 1
+
+# The trainer copies, from the emulated driver's GPU: chunks, events and staging, mapped and page-locked once.
+export CAIRN_LIBCUDA=$BUILD/tests/cuda/libcuda-emu.so
+trainer=("$helpers/gpu_trainer" --log "$work/gpu-every-third-fails.log" --values 30000 --step-ms 2)
+snapshots gpu-every-third-fails 1
+says "$output" 'gpu_trainer: 2 registrations, 1 events, 3 streams of the GPU at the end'
 
 # One descriptor, one page in fifty or one process more: the judge has to notice.
 notices() { # what, awk program that changes a line of the last samples

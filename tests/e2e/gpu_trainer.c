@@ -22,6 +22,7 @@
 #include "device/cuda_driver.h"
 #include "format/crc32c.h"
 #include "tests/cuda/emu.h"
+#include <dlfcn.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <string.h>
@@ -319,6 +320,22 @@ static bool take_argument(struct trainer *t, const char *name, const char *value
         return true;
 }
 
+/* What libcairn and this program hold there: the same after the first snapshot and the last. */
+static void tell_held(const struct trainer *t) {
+        const struct emu_control *emu = NULL;
+        struct emu_counts c;
+        void *handle = dlopen(getenv("CAIRN_LIBCUDA"), RTLD_NOW | RTLD_NOLOAD);
+        if (!t->on_host && handle)
+                emu = dlsym(handle, "emu_control");
+        if (!emu)
+                return;
+        emu->counts(&c);
+        fprintf(stderr,
+                "gpu_trainer: %" PRIu64 " registrations, %" PRIu64 " events, %" PRIu64
+                " streams of the GPU at the end\n",
+                c.registrations, c.events, c.streams);
+}
+
 int main(int argc, char **argv) {
         struct trainer t = {.memory = "slabs", .values = 4096, .steps = 20};
         for (int i = 1; i + 1 < argc; i += 2)
@@ -339,6 +356,7 @@ int main(int argc, char **argv) {
         r = r ? r : train(&t);
         if (!t.on_host && t.stream)
                 (void) t.cuda->StreamSynchronize(t.stream);
+        tell_held(&t);
         cairn_close(t.cairn);
         return r;
 }
