@@ -91,6 +91,13 @@ wait_for 5 ended "$(<"$work/child")" || die "a step's child survives it"
 [ "$(json 'steps.0.reason' <"$work/planted/results.json")" = 'a "quoted" reason' ] || die "JSON of a reason"
 [ "$(json 'steps.0.figures.answer.unit' <"$work/planted/results.json")" = GB/s ] || die "JSON of a figure"
 [ "$(tail -n 1 <<<"$said")" = "0 passed, 2 failed, 2 skipped" ] || die "$(tail -n 1 <<<"$said")"
+# A library is taken from a folder that is named, whatever the system has.
+mkdir "$work/nvidia/python"
+cp "$BUILD/tests/comm/libnccl-script.so" "$work/nvidia/python/libnccl.so.2"
+kept=("${emulated[@]}")
+emulated=("CAIRN_LIBCUDA=$work/nvidia/cuda/libcuda-emu.so" "CAIRN_GPU_LIBS=/nowhere:$work/nvidia/python")
+said=$(bare --brief --out "$work/planted" nccl) || die "libnccl.so.2 of a named folder is not found: $said"
+emulated=("${kept[@]}")
 rm "$bundle/steps/push"
 status=0
 said=$(bare --out "$work/planted" push) || status=$?
@@ -99,4 +106,4 @@ emulated=(CAIRN_LIBCUDA=/nowhere/libcuda.so.1)
 status=0
 said=$(bare --out "$work/planted" memfd context) || status=$?
 [ "$status" -eq 1 ] && [ "$(tail -n 1 <<<"$said")" = "0 passed, 2 failed, 0 skipped" ] || die "without a driver: $said"
-ok "failures, hangs, skips and a missing driver are what they are"
+ok "failures, hangs, skips, libraries and a missing driver are what they are"

@@ -8,7 +8,7 @@
 #include "tests/unit/device_contract.h"
 
 static int set_up(void **state) {
-        return device_cuda.open(step_ordinal(), (struct device **) state, NULL);
+        return device_cuda.open(0, (struct device **) state, NULL);
 }
 static int tear_down(void **state) {
         device_cuda.close(*state);

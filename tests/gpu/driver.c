@@ -57,7 +57,7 @@ int main(void) {
         STEP_TRY(cuda_driver_load(&s.cuda, &s.error));
         if (driver.count == 0)
                 step_fail("no GPU is visible");
-        STEP_CHECK(s.cuda->DeviceGet(&device, step_ordinal()) == CUDA_OK);
+        STEP_CHECK(s.cuda->DeviceGet(&device, 0) == CUDA_OK);
         for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++) {
                 STEP_TRY(cuda_error(
                         s.cuda, s.cuda->DeviceGetAttribute(&value, attributes[i].attribute, device),

@@ -32,14 +32,14 @@ static void make_current(void *unused) {
 static struct comm_options options(struct group *g, int rank) {
         struct comm_options o = group_options(g, rank);
         struct cairn_error *e = &g->ranks[rank].error;
-        int device, ordinal = step_ordinal() + (g->world > 1 && step_ordinal() == 0 ? rank : 0);
+        int device, ordinal = rank;
         RANK_CHECK(setenv("NCCL_SOCKET_IFNAME", "lo", 0) == 0);
         if (ops() == &device_cuda) {
                 RANK_OK(cuda_driver_load(&s.cuda, e));
                 int count = 0;
                 RANK_CHECK(s.cuda->DeviceGetCount(&count) == CUDA_OK);
                 if (ordinal >= count) /* of a missing peer there need be no GPU */
-                        ordinal = step_ordinal();
+                        ordinal = 0;
         }
         RANK_OK(ops()->open(ops() == &device_cuda ? ordinal : 0, &s.device, e));
         if (ops() == &device_cuda) {

@@ -43,7 +43,6 @@ static void trainer_open(struct trainer *t, uint64_t bytes) {
         struct cairn_options o = CAIRN_OPTIONS_INIT;
         char name[32];
         o.device = CAIRN_DEVICE_CUDA;
-        o.device_ordinal = step_ordinal();
         t->bytes = bytes / TENSORS;
         CHECK(t, cairn_open(&o, &t->c));
         step_open(&t->step);

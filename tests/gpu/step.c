@@ -63,11 +63,6 @@ bool step_brief(void) {
         return brief && *brief;
 }
 
-int step_ordinal(void) {
-        const char *ordinal = getenv("CAIRN_GPU_ORDINAL");
-        return ordinal ? (int) strtol(ordinal, NULL, 10) : 0;
-}
-
 uint64_t step_choose(uint64_t whole, uint64_t brief) {
         return step_brief() ? brief : whole;
 }
@@ -118,7 +113,7 @@ double step_median(double *values, size_t count) {
 void step_open(struct step *s) {
         *s = (struct step){.error = CAIRN_ERROR_INIT};
         if (cuda_driver_load(&s->cuda, &s->error) < 0 ||
-            device_cuda.open(step_ordinal(), &s->device, &s->error) < 0)
+            device_cuda.open(0, &s->device, &s->error) < 0)
                 step_fail_error(&s->error);
 }
 
@@ -133,7 +128,7 @@ void step_enter(struct step *s) {
         enum cuda_result result = s->cuda->CtxGetCurrent(&now);
         if (result == CUDA_OK && now)
                 return;
-        if (result != CUDA_OK || s->cuda->DeviceGet(&device, step_ordinal()) != CUDA_OK ||
+        if (result != CUDA_OK || s->cuda->DeviceGet(&device, 0) != CUDA_OK ||
             s->cuda->DevicePrimaryCtxRetain(&context, device) != CUDA_OK ||
             s->cuda->CtxSetCurrent(context) != CUDA_OK)
                 step_fail("the GPU's context cannot be made current");

@@ -7,7 +7,7 @@
  *     figure push_rate 24.31 GB/s
  *
  * Environment: CAIRN_GPU_BRIEF=1 asks for the short form, which proves that a step works (on the
- * emulated driver, tests/cuda/emu.h) and measures nothing; CAIRN_GPU_ORDINAL is the GPU, 0.
+ * emulated driver, tests/cuda/emu.h) and measures nothing. The GPU is the first that is visible.
  *
  *     struct step s;
  *     step_open(&s);                                  // ends the process where there is no GPU
@@ -36,7 +36,6 @@ struct step {
 void step_open(struct step *s);
 int step_passed(struct step *s); /* closes the device; 0 */
 bool step_brief(void);
-int step_ordinal(void);
 /* The first, or the second in the short form. */
 uint64_t step_choose(uint64_t whole, uint64_t brief);
 /* So much of `bytes` as the free memory of this machine and of the GPU allow (a third of each). */
