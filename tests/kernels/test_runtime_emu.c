@@ -120,7 +120,7 @@ static void test_faults(void **state) {
         gpu_test_wait();
 }
 
-/* Last: all of it goes. */
+/* All of it goes. */
 static void test_reset(void **state) {
         struct emu_counts c;
         gpu_test_ok(cudaStreamDestroy(gpu_test_stream()));
@@ -131,11 +131,83 @@ static void test_reset(void **state) {
         assert_true(c.modules == 0 && c.operations == 0 && c.abandoned == 0);
 }
 
+struct things {
+        cudaStream_t stream;
+        cudaEvent_t start, end;
+        void *host, *device;
+};
+
+static cudaError_t make_and_use(struct things *t) {
+        float milliseconds;
+        cudaError_t e = cudaSetDevice(0);
+        e = e ? e : cudaStreamCreateWithFlags(&t->stream, cudaStreamNonBlocking);
+        e = e ? e : cudaEventCreateWithFlags(&t->start, cudaEventDefault);
+        e = e ? e : cudaEventCreateWithFlags(&t->end, cudaEventDefault);
+        e = e ? e : cudaMalloc(&t->device, BYTES);
+        e = e ? e : cudaMallocHost(&t->host, BYTES);
+        e = e ? e : cudaEventRecord(t->start, t->stream);
+        e = e ? e : cudaMemsetAsync(t->device, 0, BYTES, t->stream);
+        e = e ? e : (cudaError_t) gpu_sum(t->stream, t->device, (float *) t->device + 2, 9);
+        e = e ? e : cudaMemcpyAsync(t->host, t->device, 8, cudaMemcpyDeviceToHost, t->stream);
+        e = e ? e : cudaEventRecord(t->end, t->stream);
+        e = e ? e : cudaStreamSynchronize(t->stream);
+        return e ? e : cudaEventElapsedTime(&milliseconds, t->start, t->end);
+}
+
+static int life(void) {
+        struct things t = {0};
+        int device, error = (int) make_and_use(&t);
+        cudaError_t ends[] = {
+                t.stream ? cudaStreamSynchronize(t.stream) : cudaSuccess,
+                cudaFreeHost(t.host),
+                cudaFree(t.device),
+                t.start ? cudaEventDestroy(t.start) : cudaSuccess,
+                t.end ? cudaEventDestroy(t.end) : cudaSuccess,
+                t.stream ? cudaStreamDestroy(t.stream) : cudaSuccess,
+                cudaGetDevice(&device) == cudaSuccess ? cudaDeviceReset() : cudaSuccess,
+        };
+        for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+                error = error ? error : (int) ends[i];
+        return error;
+}
+
+/* Each call of the driver fails once: it is told, and nothing stays behind. */
+static void test_sweep(void **state) {
+        static const enum cuda_result codes[] = {CUDA_OUT_OF_MEMORY, CUDA_ILLEGAL_ADDRESS};
+        for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
+                for (uint64_t nth = 1;; nth++) {
+                        struct emu_counts c;
+                        emu_control.fault(NULL, nth, codes[i]);
+                        int error = life();
+                        if (!emu_control.fired()) {
+                                assert_int_equal(error, 0);
+                                assert_true(nth > 25);
+                                break;
+                        }
+                        if (error == 0)
+                                fail_msg("the failure of %s was not told", emu_control.fired());
+                        emu_control.counts(&c);
+                        /* After a fatal error all goes with the context. */
+                        uint64_t left = c.contexts + c.streams + c.events + c.modules + c.operations;
+                        if (codes[i] == CUDA_OUT_OF_MEMORY)
+                                left += c.allocations + c.registrations + c.abandoned;
+                        if (left > 0)
+                                fail_msg("%s (%d) left %lu contexts, %lu streams, %lu events, "
+                                         "%lu modules, %lu allocations, %lu registrations, %lu to "
+                                         "the context",
+                                         emu_control.fired(), codes[i], c.contexts, c.streams,
+                                         c.events, c.modules, c.allocations, c.registrations,
+                                         c.abandoned);
+                        emu_control.reset();
+                }
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_no_device), cmocka_unit_test(test_device),
                 cmocka_unit_test(test_copies),    cmocka_unit_test_teardown(test_events, let_go),
                 cmocka_unit_test(test_faults),    cmocka_unit_test(test_reset),
+                cmocka_unit_test(test_sweep),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -131,9 +131,13 @@ static int device_open(struct device *d, int number) {
                 result = cuModuleGetFunction(&d->call, d->module, "call");
         if (result == CUDA_OK)
                 result = cuModuleGetFunction(&d->stamp, d->module, "stamp");
-        if (result != CUDA_OK)
-                (void) cuDevicePrimaryCtxRelease_v2(number);
         d->open = result == CUDA_OK;
+        if (d->open)
+                return result;
+        if (d->module)
+                (void) cuModuleUnload(d->module);
+        (void) cuDevicePrimaryCtxRelease_v2(number);
+        *d = (struct device){.open = false};
         return result;
 }
 
