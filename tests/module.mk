@@ -90,7 +90,7 @@ TESTS_RUN = tests/run
 .PHONY: check-run check-unit check-sim check-fuzz check-e2e check-model check-lint check-headers check-includes
 .PHONY: check-kill check-reattach check-postmortem check-leader check-outage check-flat check-large
 # gpu_bundle.sh unpacks it; both it and doctor.sh meet the emulated driver, the trainer's tests the runtime over it.
-E2E_MORE = $(CUDA_EMU) $(CAIRN_CUDA_EMU) $(CUBLAS_EMU) $(if $(filter %/gpu_bundle.sh,$(E2E)),$(if $(SANITIZE),,$(GPU_BUNDLE)))
+E2E_MORE = $(NCCL_SCRIPT) $(CUDA_EMU) $(CAIRN_CUDA_EMU) $(CUBLAS_EMU) $(if $(filter %/gpu_bundle.sh,$(E2E)),$(if $(SANITIZE),,$(GPU_BUNDLE)))
 check-run: all $(UNIT) $(SIM) $(KERNELS) $(FUZZ) $(E2E_HELPERS) $(E2E_MORE)
 	@$(TESTS_RUN) $(UNIT) $(SIM) $(KERNELS) $(KERNEL_SCRIPTS) $(FUZZ) $(LINT) $(MODEL) $(E2E)
 check-unit: $(UNIT)

@@ -4,6 +4,8 @@
  * work between processes of one machine, over a file in TMPDIR that the unique id names; "streams"
  * are the library's own threads, which have done the operation when the communicator is no longer
  * in progress. As with NCCL, a rank that is missing or dead is waited for until somebody aborts.
+ * Memory is the host's; with a queue, and the emulated driver in $CAIRN_LIBCUDA, it is a GPU's, and
+ * is fetched and brought back in its place on that queue.
  *
  * $CAIRN_NCCL_SCRIPT, comma separated, makes things go wrong:
  *     init=hang        ncclCommInitRankConfig does not return
@@ -24,6 +26,7 @@
  */
 #include "comm/nccl_abi.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -61,6 +64,7 @@ struct operation {
         char *target;
         size_t count;
         int type, root;
+        void *queue, *context; /* of a GPU; NULL: host memory */
 };
 
 struct nccl_communicator {
@@ -206,15 +210,70 @@ static bool exchange(struct nccl_communicator *c, size_t source_bytes) {
         return true;
 }
 
+/* ---- memory of an emulated GPU ---- */
+
+static void *driver_function(const char *name) {
+        const char *path = getenv("CAIRN_LIBCUDA");
+        void *library = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+        void *function = library ? dlsym(library, name) : NULL;
+        if (!function)
+                misuse("a queue without an emulated driver");
+        return function;
+}
+
+static void *current_context(void) {
+        void *context = NULL;
+        int (*get)(void **) = (int (*)(void **)) driver_function("cuCtxGetCurrent");
+        if (get(&context) != 0 || !context)
+                misuse("the thread that calls has no device");
+        return context;
+}
+
+/* In its place on the queue, and done on return. */
+static void copy(const struct operation *o, void *target, const void *source, size_t bytes) {
+        int (*set)(void *) = (int (*)(void *)) driver_function("cuCtxSetCurrent");
+        int (*queue)(unsigned long long, unsigned long long, size_t, void *) =
+                (int (*)(unsigned long long, unsigned long long, size_t, void *)) driver_function(
+                        "cuMemcpyAsync");
+        int (*synchronize)(void *) = (int (*)(void *)) driver_function("cuStreamSynchronize");
+        if (set(o->context) != 0 ||
+            queue((uintptr_t) target, (uintptr_t) source, bytes, o->queue) != 0 ||
+            synchronize(o->queue) != 0)
+                misuse("the emulated driver refuses a copy");
+}
+
+static bool exchange_on_gpu(struct nccl_communicator *c, size_t source_bytes, size_t target_bytes) {
+        struct operation o = c->now;
+        char *source = malloc(source_bytes), *target = malloc(target_bytes);
+        if (!source || !target)
+                misuse("no memory");
+        copy(&o, source, o.source, source_bytes);
+        c->now.source = source;
+        c->now.target = target;
+        bool is_done = exchange(c, source_bytes);
+        if (is_done)
+                copy(&o, o.target, target, target_bytes);
+        free(source);
+        free(target);
+        return is_done;
+}
+
+static bool carry_out(struct nccl_communicator *c) {
+        size_t bytes = c->now.count * type_bytes(c->now.type), all = bytes * (size_t) c->world;
+        size_t source_bytes = c->now.kind == REDUCE_SCATTER ? all : bytes;
+        if (c->now.queue)
+                return exchange_on_gpu(c, source_bytes, c->now.kind == ALL_GATHER ? all : bytes);
+        return exchange(c, source_bytes);
+}
+
 static void *run_operation(void *argument) {
         struct nccl_communicator *c = argument;
-        size_t bytes = c->now.count * type_bytes(c->now.type);
         bool fails_after = told_number("after", c->operations);
 
         if (told_number("late", c->operations)) {
                 nap(200);
                 c->state = NCCL_REMOTE_ERROR;
-        } else if (exchange(c, c->now.kind == REDUCE_SCATTER ? bytes * (size_t) c->world : bytes)) {
+        } else if (carry_out(c)) {
                 c->state = NCCL_OK;
                 if (fails_after) {
                         nap(200);
@@ -258,6 +317,8 @@ static int collective(struct nccl_communicator *c, struct operation o) {
         if (told_number("call", c->operations))
                 hang();
         c->now = o;
+        if (o.queue)
+                c->now.context = current_context();
         start(c, run_operation);
         c->calls--;
         return NCCL_IN_PROGRESS;
@@ -265,22 +326,26 @@ static int collective(struct nccl_communicator *c, struct operation o) {
 
 EXPORT int ncclAllReduce(const void *source, void *target, size_t count, int type, int operation,
                          struct nccl_communicator *comm, void *queue) {
-        return collective(comm, (struct operation){ALL_REDUCE, source, target, count, type, 0});
+        return collective(
+                comm, (struct operation){ALL_REDUCE, source, target, count, type, 0, queue, NULL});
 }
 
 EXPORT int ncclReduceScatter(const void *source, void *target, size_t count, int type,
                              int operation, struct nccl_communicator *comm, void *queue) {
-        return collective(comm, (struct operation){REDUCE_SCATTER, source, target, count, type, 0});
+        return collective(comm, (struct operation){REDUCE_SCATTER, source, target, count, type, 0,
+                                                   queue, NULL});
 }
 
 EXPORT int ncclAllGather(const void *source, void *target, size_t count, int type,
                          struct nccl_communicator *comm, void *queue) {
-        return collective(comm, (struct operation){ALL_GATHER, source, target, count, type, 0});
+        return collective(
+                comm, (struct operation){ALL_GATHER, source, target, count, type, 0, queue, NULL});
 }
 
 EXPORT int ncclBroadcast(const void *source, void *target, size_t count, int type, int root,
                          struct nccl_communicator *comm, void *queue) {
-        return collective(comm, (struct operation){BROADCAST, source, target, count, type, root});
+        return collective(comm, (struct operation){BROADCAST, source, target, count, type, root,
+                                                   queue, NULL});
 }
 
 EXPORT int ncclCommGetAsyncError(struct nccl_communicator *comm, int *error) {
