@@ -188,7 +188,8 @@ static void test_sweep(void **state) {
                                 fail_msg("the failure of %s was not told", emu_control.fired());
                         emu_control.counts(&c);
                         /* After a fatal error all goes with the context. */
-                        uint64_t left = c.contexts + c.streams + c.events + c.modules + c.operations;
+                        uint64_t left =
+                                c.contexts + c.streams + c.events + c.modules + c.operations;
                         if (codes[i] == CUDA_OUT_OF_MEMORY)
                                 left += c.allocations + c.registrations + c.abandoned;
                         if (left > 0)
