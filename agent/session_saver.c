@@ -138,6 +138,9 @@ void session_saver_ended(struct session *s, bool reaped, int wait_status) {
                 if (s->state == SESSION_SETTLING && expected) {
                         loop_timer_clear(&s->agent->loop, &s->timer);
                         s->staging_bytes = 0;
+                        /* A GPU has no room for this state and its successor's at once. */
+                        for (uint32_t i = 0; i < s->slab_count; i++)
+                                session_close_fd(&s->slab_fds[i]);
                         session_set_state(s, SESSION_ENDED);
                         run_session_ended(s->run, s);
                         return;

@@ -9,6 +9,8 @@
 /* The driver's name for the default stream of the runtime, where NULL is this device's own. */
 #define DEFAULT_STREAM ((void *) (uintptr_t) 1)
 #define STEPS_BYTES_MIN 4096
+/* What is queued when a session is closed ends soon, or never. */
+#define CLOSE_NS (5 * NSEC_PER_SEC)
 #define POLL_NS_MAX (NSEC_PER_MSEC / 5)
 enum { POLL_TURNS_FAST = 64 };
 
@@ -156,8 +158,7 @@ static int record(struct stream *s, struct cairn_error *reterr) {
 }
 
 /* The device has read the steps of the end before. After one that was published it has. */
-static int reclaim(struct stream *s, struct cairn_error *reterr) {
-        uint64_t limit_ns = s->late ? 0 : STREAM_WAIT_NS;
+static int reclaim(struct stream *s, uint64_t limit_ns, struct cairn_error *reterr) {
         if (!s->queued)
                 return 0;
         if (s->unmarked)
@@ -213,7 +214,7 @@ static int queue_shadows(struct stream *s, const struct registry *r, struct cair
 }
 
 static int queue(struct stream *s, const struct registry *r, struct cairn_error *reterr) {
-        TRY(reclaim(s, reterr));
+        TRY(reclaim(s, s->late ? 0 : STREAM_WAIT_NS, reterr));
         s->queued = s->unmarked = true;
         TRY(queue_steps(s, r, reterr));
         TRY(queue_shadows(s, r, reterr));
@@ -249,7 +250,8 @@ void stream_done(struct stream *s) {
         if (!s->device)
                 return;
         /* What hangs is left to the end of the process. */
-        if (s->queued && reclaim(s, NULL) < 0 && s->final.status == 0 && reclaim(s, NULL) < 0)
+        if (reclaim(s, CLOSE_NS, NULL) < 0 && s->final.status == 0 &&
+            reclaim(s, CLOSE_NS, NULL) < 0)
                 s->steps = NULL;
         if (!s->steps)
                 s->steps_locked = false;

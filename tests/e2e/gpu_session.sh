@@ -6,6 +6,7 @@
 # cuMemAlloc and plain memory that are registered by their pointers. Trainer, saver and agent are killed, the
 # trainer is stopped, the driver keeps an error: what is resumed is the uninterrupted run, bit for bit.
 . "$(dirname "$0")/lib.sh"
+echo "seed $SEED"
 export CAIRN_LIBCUDA=$BUILD/tests/cuda/libcuda-emu.so
 gpu=$helpers/gpu_trainer
 steps=60
@@ -71,6 +72,24 @@ begin plain --every 10steps -- --device host --memory host --die-at 35 --step-ms
 same plain reference.log
 says "$output" 'restart 1 from step [123]0;'
 ok "memory of malloc in a session of the host: the same bits as on the GPU"
+
+# Killed whenever: in an update, in a copy, in a restore.
+steps=150
+begin long --every 50steps --
+finish 60
+expect_code 0
+begin random --every 10steps --max-restarts 100 -- --step-ms 4
+for round in 0 1 2 3 4 5; do
+        wait_for 20 eval "[ \$(grep -Ec '(resumes step|starts) ' '$output') -gt $round ]"
+        wait_step "$work/random.log" $(($("$helpers/trainlog" last "$work/random.log") + 6)) 20
+        between 0 60
+        sleep "$(printf '0.%03d' "$picked")"
+        pid_of trainer
+        kill -KILL "$pid" 2>/dev/null || true # it may just have ended
+done
+same random long.log
+ok "killed at 6 random instants ($(grep -c 'taken after its death' "$output" || true) last states taken): $steps steps, bit for bit"
+steps=60
 
 # The driver keeps an error: no cut can be copied, and the last state is still in the slabs.
 begin broken --every 1000steps -- --break-at 41

@@ -223,18 +223,21 @@ static int log_step(struct trainer *t, FILE *log, int64_t step) {
         return fflush(log) == 0 ? 0 : 74;
 }
 
-/* The lines up to the restored step stay. */
-static FILE *open_log(const char *path, int64_t step) {
+/* The lines up to the restored step stay; *ret_last is the last one's. */
+static FILE *open_log(const char *path, int64_t step, int64_t *ret_last) {
         FILE *f = fopen(path, "a+e");
         char line[256];
         int64_t at;
         long end = 0;
+        *ret_last = 0;
         if (!f)
                 return NULL;
         rewind(f);
-        while (fgets(line, sizeof line, f) && sscanf(line, "{\"step\":%" SCNd64, &at) == 1 &&
-               at <= step)
+        while (fgets(line, sizeof line, f) && strchr(line, '\n') &&
+               sscanf(line, "{\"step\":%" SCNd64, &at) == 1 && at <= step) {
                 end = ftell(f);
+                *ret_last = at;
+        }
         (void) fflush(f);
         if (ftruncate(fileno(f), end) < 0) {
                 (void) fclose(f);
@@ -278,8 +281,12 @@ static int train(struct trainer *t) {
         (void) snprintf(path, sizeof path, "%s", t->log);
         if (t->world > 1)
                 (void) snprintf(path, sizeof path, "%s.%u", t->log, t->rank);
-        _cleanup_fclose_ FILE *log = open_log(path, report.step);
+        int64_t last;
+        _cleanup_fclose_ FILE *log = open_log(path, report.step, &last);
         if (!log)
+                return 74;
+        /* It died between that step's end and its line. */
+        if (last < report.step && log_step(t, log, report.step) != 0)
                 return 74;
         for (int64_t step = report.step + 1; step <= t->steps; step++) {
                 int r = cairn_should_stop(t->cairn) ? -1 : take_step(t, step);
