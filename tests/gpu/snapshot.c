@@ -26,13 +26,10 @@ struct trainer {
         void *tensors[TENSORS];
 };
 
-#define CHECK(t, call)                                                                 \
-        do {                                                                           \
-                int check_r_ = (call);                                                 \
-                if (check_r_ == CAIRN_ERR_UNSUPPORTED)                                 \
-                        step_skip("not in this bundle: %s", cairn_error_text((t)->c)); \
-                if (check_r_ < 0)                                                      \
-                        step_fail("%s", cairn_error_text((t)->c));                     \
+#define CHECK(t, call)                                             \
+        do {                                                       \
+                if ((call) < 0)                                    \
+                        step_fail("%s", cairn_error_text((t)->c)); \
         } while (0)
 
 static uint32_t word_of(int64_t step, int tensor) {

@@ -35,7 +35,6 @@ start() { # mode, what
         "$cairn" run --run snapshot --mode "$1" --keep-last 1 --every 10000steps --max-restarts 0 -- \
                 "$steps/snapshot" "$bytes" "$2" >"$TMPDIR/out" 2>&1 || status=$?
         cat "$TMPDIR/out"
-        ! grep -q '^not in this bundle' "$TMPDIR/out" || skip "$(grep '^not in this bundle' "$TMPDIR/out" | head -n 1)"
         [ "$status" -eq 0 ] || fail "$2: exit status $status: $(tail -n 1 "$TMPDIR/out")"
 }
 start fresh save
