@@ -40,8 +40,8 @@ $(KERNELS): $(BUILD)/tests/kernels/%: $(BUILD)/obj/tests/kernels/%.o $(call obje
 	$(call link,$(CMOCKA_LIBS) $(PKG_LIBS) -L$(BUILD)/tests/cuda -lcublas-emu -lcuda-emu $(call rpath,../cuda))
 
 .PHONY: check-kernels check-kernels-once
-# Once with every access looked at, once under sanitizers.
+# Once with every access looked at, once under sanitizers, in another order.
 check-kernels: check-kernels-once
-	@$(MAKE) BUILD=$(BUILD)/asan SANITIZE=address,undefined check-kernels-once
+	@CAIRN_SIM_SEED=2 $(MAKE) BUILD=$(BUILD)/asan SANITIZE=address,undefined check-kernels-once
 check-kernels-once: $(KERNELS)
 	@$(TESTS_RUN) -t 600 $(KERNELS)
