@@ -74,11 +74,11 @@ static int print_gpu(int ordinal, const struct gpu_found *g) {
                                       ? json_null()
                                       : json_boolean(g->persistence == NVML_ON);
         return print_line(json_pack(
-                "{s:i, s:s, s:s, s:s, s:I, s:i, s:b, s:b, s:b, s:b, s:o, s:n, s:s?, s:s?}", "gpu",
-                ordinal, "name", g->name, "uuid", g->uuid, "bus", g->bus_id, "bytes",
+                "{s:i, s:s, s:s, s:s, s:I, s:i, s:b, s:b, s:b, s:b, s:b, s:o, s:n, s:s?, s:s?}",
+                "gpu", ordinal, "name", g->name, "uuid", g->uuid, "bus", g->bus_id, "bytes",
                 (json_int_t) g->memory_bytes, "capability", g->capability, "exclusive",
                 g->exclusive, "vmm", g->vmm, "posix_fd", g->posix_fd, "host_register",
-                g->host_register, "persistence", persistence, "error", "slab",
+                g->host_register, "full", g->full, "persistence", persistence, "error", "slab",
                 failure(&g->slab, slab, sizeof slab), "staging",
                 failure(&g->staging, staging, sizeof staging)));
 }

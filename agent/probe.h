@@ -14,10 +14,11 @@
  *      "none": false, "error": null}
  *     {"gpu": 0, "name": "...", "uuid": "GPU-...", "bus": "0000:01:00.0", "bytes": 85899345920,
  *      "capability": 90, "exclusive": false, "vmm": true, "posix_fd": true, "host_register": true,
- *      "persistence": true, "error": null, "slab": null, "staging": null}
+ *      "full": false, "persistence": true, "error": null, "slab": null, "staging": null}
  *
- * `none`: the driver works and sees no GPU. `persistence` is null where it is unknown; of a GPU
- * that cannot be asked only gpu and error are there. The results are exit statuses.
+ * `none`: the driver works and sees no GPU. `full`: the GPU's memory is, so that nothing could be
+ * tried. `persistence` is null where it is unknown; of a GPU that cannot be asked only gpu and error
+ * are there. The results are exit statuses.
  */
 #ifndef CAIRN_AGENT_PROBE_H
 #define CAIRN_AGENT_PROBE_H

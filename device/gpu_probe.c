@@ -155,4 +155,5 @@ void gpu_probe(int ordinal, struct gpu_found *ret) {
                 return;
         ret->persistence = nvml_persistence(ret->bus_id);
         try_use(ordinal, ret);
+        ret->full = ret->slab.status == CAIRN_ERR_NOMEM;
 }

@@ -38,6 +38,7 @@ struct gpu_found {
         bool exclusive; /* one process at a time (compute mode) */
         bool vmm, posix_fd, host_register;
         enum nvml_answer persistence;
+        bool full;                  /* no memory was left to try with: slab and staging say so */
         struct cairn_error error;   /* asking failed; nothing below was tried */
         struct cairn_error slab;    /* memory made, exported, imported again and filled */
         struct cairn_error staging; /* a memfd registered, and a copy of the slab in it */

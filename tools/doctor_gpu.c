@@ -178,17 +178,27 @@ static const struct ability {
 /* One line for all GPUs; the first that lacks it is named. */
 static void report_ability(struct doctor *d, const struct ability *a, json_t *const *gpus,
                            size_t count) {
+        const json_t *full = NULL;
         for (size_t i = 0; i < count; i++) {
                 const char *trial = a->trial ? text_of(gpus[i], a->trial) : NULL;
                 bool said = json_is_true(json_object_get(gpus[i], a->flag));
                 if (text_of(gpus[i], "error") || (said && !trial))
                         continue;
+                if (said && json_is_true(json_object_get(gpus[i], "full"))) {
+                        full = gpus[i];
+                        continue;
+                }
                 doctor_say(d, VERDICT_BAD, a->probe, a->remedy, "GPU %d: %s",
                            (int) json_integer_value(json_object_get(gpus[i], "gpu")),
                            said ? trial : a->lacks);
                 return;
         }
-        doctor_say(d, VERDICT_GOOD, a->probe, NULL, "%s", a->works);
+        if (full) /* by what trains there now, perhaps */
+                doctor_say(d, VERDICT_WEAK, a->probe, "ask again when the GPU has room",
+                           "GPU %d: not tried, its memory is full",
+                           (int) json_integer_value(json_object_get(full, "gpu")));
+        else
+                doctor_say(d, VERDICT_GOOD, a->probe, NULL, "%s", a->works);
 }
 
 static void report_persistence(struct doctor *d, json_t *const *gpus, size_t count) {

@@ -48,6 +48,7 @@ for line in 'GPU 0 +emulated GPU, GPU-656d756c-6174-6564-2047-505500000000, 4.0 
         grep -Eq "^✓ $line" <<<"$said" || die "nothing about $line: $said"
 done
 gpu 0 '^! persistence .*nvidia-smi -pm 1' CAIRN_EMU_PERSISTENCE=0
+gpu 0 '^! GPU staging +GPU 1: not tried, its memory is full →' CAIRN_EMU_MEMORY=1
 gpu 1 '^✗ GPU memory +GPU 0: no virtual memory management →' CAIRN_EMU_LACKS=102
 gpu 1 '^✗ GPU handles +GPU 0: no memory handles as descriptors →' CAIRN_EMU_LACKS=103
 gpu 1 '^✗ GPU staging +GPU 0: no registered host memory →' CAIRN_EMU_LACKS=99
