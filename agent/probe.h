@@ -17,8 +17,8 @@
  *      "full": false, "persistence": true, "error": null, "slab": null, "staging": null}
  *
  * `none`: the driver works and sees no GPU. `full`: the GPU's memory is, so that nothing could be
- * tried. `persistence` is null where it is unknown; of a GPU that cannot be asked only gpu and error
- * are there. The results are exit statuses.
+ * tried. `persistence` is null where it is unknown; of a GPU that cannot be asked only gpu and
+ * error are there. The results are exit statuses.
  */
 #ifndef CAIRN_AGENT_PROBE_H
 #define CAIRN_AGENT_PROBE_H
