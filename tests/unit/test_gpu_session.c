@@ -32,6 +32,7 @@ struct session {
         int staging_fd;
         unsigned char *staging;
         uint64_t order;
+        bool met; /* the driver's failure */
 };
 
 /* The trainer's own calls may meet the fault: it tries again. */
@@ -68,10 +69,16 @@ static void end(struct session *s) {
         fake_agent_done(&s->agent);
 }
 
+/* Also after it was disarmed: what came of it is told later. */
+static bool has_met(struct session *s) {
+        s->met = s->met || emu->fired();
+        return s->met;
+}
+
 /* Once more where the driver failed: it fails once. */
 static int told(struct session *s, int r) {
         if (r < 0) {
-                assert_non_null(emu->fired());
+                assert_true(has_met(s));
                 assert_true(r == CAIRN_ERR_DEVICE || r == CAIRN_ERR_NOMEM ||
                             r == CAIRN_ERR_UNSUPPORTED);
                 assert_true(strlen(cairn_error_text(s->c)) > 20);
@@ -175,11 +182,11 @@ static bool take(struct session *s, int step) {
                 r = cut_copy_begin(s->agent.page, true, &mine);
                 if (r == CAIRN_ERR_BUSY)
                         (void) usleep(500);
-                if (i >= 20 && emu->fired())
+                if (i >= 20 && has_met(s))
                         break;
         }
         if (r < 0 || atomic_load(&s->agent.page->last_step) != step) {
-                assert_non_null(emu->fired());
+                assert_true(has_met(s));
                 if (r == 0)
                         cut_copy_abandon(s->agent.page, mine);
                 return false;
@@ -188,7 +195,7 @@ static bool take(struct session *s, int step) {
         if (r == 0)
                 check_image(s, step);
         else
-                assert_non_null(emu->fired());
+                assert_true(has_met(s));
         assert_int_equal(cut_copy_end(s->agent.page, mine), 0);
         return r == 0;
 }
@@ -207,13 +214,12 @@ static bool train(struct session *s, int steps) {
                 (void) take(s, step);
         }
         /* What came late is told now; then all is well. */
-        const char *fired = emu->fired();
+        bool fired = has_met(s);
         emu->fault(NULL, 0, CUDA_OK);
-        if (!update(s, steps + 1))
-                assert_non_null(fired);
+        (void) update(s, steps + 1);
         assert_true(update(s, steps + 2));
         assert_true(take(s, steps + 2));
-        return fired != NULL;
+        return fired;
 }
 
 static void a_life_without_failures(void **state) {
