@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # FP32, BF16 and FP16 weights on an emulated GPU: every tensor comes back in its type with every bit, masters and
-# moments FP32, steps FP32 with their int64 (B07, B08, B22).
+# moments FP32, steps FP32 with their int64 (B07, B08, B22), and so do statistics that the forward pass changes.
 . "$(dirname "$0")/cuda.sh"
-args=(--steps 10 --ema 0.9 --dropout 0.1 --warmup 4 --loss-scale-growth 4)
+args=(--steps 10 --ema 0.9 --dropout 0.1 --warmup 4 --loss-scale-growth 4 --batchnorm-demo)
 
 types_of() { # checkpoint: "role dtype", each once
         "$cairn" inspect "$1" --tensors --json | json 'tensors.*.role&dtype' | sort -u
@@ -18,7 +18,7 @@ for dtype in fp32:f32 bf16:bf16 fp16:f16; do
         same_state "whole-$option@10" "$option@10"
         "$cairn" diff --tensors "whole-$option@10" "$option@10" >"$work/diff.out" ||
                 die "cairn diff: the resumed $option run is another"
-        expected=$(printf '%s\n' "ema f32" "moment1 f32" "moment2 f32" "parameter $stored" "step f32")
+        expected=$(printf '%s\n' "buffer f32" "ema f32" "moment1 f32" "moment2 f32" "parameter $stored" "step f32")
         [ "$option" = fp32 ] || expected=$(sort -u <<<"$expected"$'\nmaster f32')
         [ "$(types_of "$option@10")" = "$expected" ] || die "$option: $(types_of "$option@10")"
         [ "$("$cairn" inspect "$option@10" --tensors --json | json 'tensors.*.role&true_step' |

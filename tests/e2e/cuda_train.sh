@@ -41,6 +41,17 @@ says "$work/lost.out" 'bit-exact'
 never_says "$work/lost.out" 'not bit-exact'
 ok "CUDA SIGKILL to all of it and resumed: bit for bit"
 
+# Another GPU of the same kind changes nothing.
+export CAIRN_EMU_DEVICES=2
+run second --every 10m -- "${gpu[@]}" "${args[@]}" --stop-at 11
+: >"$work/second.out"
+run second --mode resume --every 10m -- "${tiny[@]}" --device cuda:1 "${args[@]}"
+says "$work/second.out" 'device cuda -> cuda:1.*bit-exact'
+never_says "$work/second.out" 'not bit-exact'
+same_log "$work/whole.log" "$work/second.log"
+unset CAIRN_EMU_DEVICES
+ok "RESUME-9 CUDA resumed on another GPU: logged, bit for bit"
+
 # Another device: the losses of the first steps are those of the first device, nearly; the start line says what
 # differs.
 args=(--steps 20 --dropout 0.1 --ema 0.9 --warmup 8 --seed 3)

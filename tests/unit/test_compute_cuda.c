@@ -263,6 +263,29 @@ static void test_other_devices(void **state) {
         assert_non_null(strstr(e.message, "no GPU 1"));
 }
 
+/* RESUME-11: only the chosen GPU has a context. */
+static void choose_second(void *argument) {
+        const struct cuda_driver *driver;
+        struct compute_options o = {.dtype = CAIRN_F32, .limit_ns = UINT64_C(60000000000)};
+        struct compute *c;
+        unsigned flags;
+        int active[2];
+
+        (void) setenv("CAIRN_EMU_DEVICES", "2", 1);
+        (void) cuda_emulated(&driver);
+        if (compute_open("cuda:1", &o, &c, NULL) < 0 || c->ordinal != 1)
+                _exit(1);
+        for (int i = 0; i < 2; i++)
+                if (driver->DevicePrimaryCtxGetState(i, &flags, &active[i]) != CUDA_OK)
+                        _exit(2);
+        compute_close(c);
+        _exit(active[0] == 0 && active[1] == 1 ? 0 : 3);
+}
+
+static void test_no_other_gpu_is_touched(void **state) {
+        assert_int_equal(test_in_child(choose_second, NULL), 0);
+}
+
 /* Too much is NOMEM, and something smaller goes on. */
 static void test_out_of_memory(void **state) {
         struct compute *c = open_cuda(CAIRN_F32);
@@ -415,10 +438,15 @@ static void test_every_call_fails_once(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 /* These first: their processes come from one that has opened no device. */
-                cmocka_unit_test(test_lost_device),   cmocka_unit_test(test_every_call_fails_once),
-                cmocka_unit_test(test_memory),        cmocka_unit_test(test_update_bits),
-                cmocka_unit_test(test_network_types), cmocka_unit_test(test_fingerprint),
-                cmocka_unit_test(test_other_devices), cmocka_unit_test(test_out_of_memory),
+                cmocka_unit_test(test_lost_device),
+                cmocka_unit_test(test_every_call_fails_once),
+                cmocka_unit_test(test_no_other_gpu_is_touched),
+                cmocka_unit_test(test_memory),
+                cmocka_unit_test(test_update_bits),
+                cmocka_unit_test(test_network_types),
+                cmocka_unit_test(test_fingerprint),
+                cmocka_unit_test(test_other_devices),
+                cmocka_unit_test(test_out_of_memory),
         };
 
         if (access(built("cairn-cuda-emu.so"), R_OK) != 0) {
