@@ -9,6 +9,7 @@ $(BUILD)/obj/kernels/%.o: ROOM_CFLAGS = $(if $(SANITIZE),,-O3) -fno-math-errno -
 cuda_SRC := $(wildcard kernels/*.cu)
 CUDA_HOME ?= /usr/local/cuda
 NVCC := $(or $(if $(CUDA_HOME),$(wildcard $(CUDA_HOME)/bin/nvcc)),$(shell command -v nvcc))
+CUDA_ROOT := $(patsubst %/bin/,%,$(dir $(realpath $(NVCC))))
 ifneq ($(NVCC),)
 ifeq ($(SANITIZE),)
 PROGRAMS += $(BUILD)/cairn-cuda.so
@@ -25,9 +26,9 @@ $(BUILD)/obj/cuda/%.o: %.cu
 	$(call say,NVCC,$<)mkdir -p $(@D) && $(NVCC) -I. -D_GNU_SOURCE $(NVCC_FLAGS) -ccbin $(CXX) \
 		-Xcompiler -fPIC,-fvisibility=hidden,-ffp-contract=off,-Wall -MMD -MP -c -o $@ $<
 $(BUILD)/obj/cuda/%.o: %.c | $(GEN_HDR)
-	$(call say,CC,$<)mkdir -p $(@D) && $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -isystem $(CUDA_HOME)/include -MMD -MP -c -o $@ $<
+	$(call say,CC,$<)mkdir -p $(@D) && $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -isystem $(CUDA_ROOT)/include -MMD -MP -c -o $@ $<
 
 .SECONDEXPANSION:
 $(BUILD)/cairn-cuda.so: $$(call cuda_objects,cuda,$$(cuda_SRC)) $$(call archives,base)
 	$(call say,LINK,$@)$(CXX) -shared $(CXX_LANGUAGE) $(LINK_FLAGS) $(SHARED_FLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) \
-		-L$(dir $(NVCC))../lib64 -lcudart_static -lrt $(SYSTEM_LIBS)
+		-L$(CUDA_ROOT)/lib64 -lcudart_static -lrt $(SYSTEM_LIBS)

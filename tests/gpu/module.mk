@@ -28,7 +28,7 @@ $(BUILD)/lib/gpu-kernels.a: $(call cuda_objects,cuda,$(wildcard kernels/*.cu) \
 		$(filter-out tests/kernels/test_%,$(wildcard tests/kernels/*.c)))
 $(GPU_KERNELS): $(GPU_DIR)/steps/kernels/%: $(BUILD)/obj/cuda/tests/kernels/%.o $(BUILD)/lib/gpu-kernels.a \
 		$(call archives,kernels format base)
-	$(call link,$(CMOCKA_LIBS) $(GPU_PKG_LIBS) -L$(dir $(NVCC))../lib64 $(call static,-lcudart_static -lstdc++) -lrt)
+	$(call link,$(CMOCKA_LIBS) $(GPU_PKG_LIBS) -L$(CUDA_ROOT)/lib64 $(call static,-lcudart_static -lstdc++) -lrt)
 $(GPU_DIR)/bin/cairn: $(BUILD)/obj/tools/main.o $(call archives,tools client kernels device format base)
 	$(call link,$(GPU_PKG_LIBS))
 $(GPU_DIR)/bin/cairnd: $(BUILD)/obj/agent/main.o $(call archives,agent device format base)
