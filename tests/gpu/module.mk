@@ -18,7 +18,7 @@ GPU_FILES := $(GPU_DIR)/run $(patsubst tests/gpu/%,$(GPU_DIR)/steps/%,$(wildcard
 
 static = -Wl,-Bstatic $(1) -Wl,-Bdynamic
 GPU_PKG_LIBS := $(call static,-luring -lprotobuf-c -linih -ljansson -lcrypto)
-GPU_BLAS_LIBS := $(call static,-lopenblas -lgfortran -lquadmath)
+GPU_BLAS_LIBS := $(call static,-lopenblas)
 $(GPU_STEPS) $(GPU_PROGRAMS): LINK_FLAGS += -s -Wl,-rpath,'$$ORIGIN/../lib'
 $(GPU_KERNELS): LINK_FLAGS += -s -Wl,-rpath,'$$ORIGIN/../../lib'
 
