@@ -531,10 +531,12 @@ void run_session_void(struct run *run, struct session *s, const struct saver_mes
         else
                 group_tell_rank(run, s->armed_attempt, s->rank, CAIRN__PEER__RANK_EVENT__RANK_VOID,
                                 0, 0);
+        char text[700];
         bool told_to = m->hold || s->disarming; /* it was let go of, or given up */
         log_event(told_to ? LOG_LEVEL_DEBUG : LOG_LEVEL_WARNING,
-                  "run=%s rank=%u cut=void seq=%llu status=%s", run->name, s->rank,
-                  (unsigned long long) m->seq, status_name(m->status));
+                  "run=%s rank=%u cut=void seq=%llu status=%s error=\"%s\"", run->name, s->rank,
+                  (unsigned long long) m->seq, status_name(m->status),
+                  error_format(&m->error, text, sizeof text));
         if (m->status < 0 && m->error.status && !told_to)
                 s->last_error = m->error;
 }

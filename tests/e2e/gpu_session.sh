@@ -67,6 +67,16 @@ for memory in slabs driver host; do
         ok "$memory: killed after step 35: $(grep -o 'restart 1 .*' "$output"); bit for bit"
 done
 
+# The one of two GPUs is found by its name; where its memory cannot be opened the newest checkpoint is resumed.
+CAIRN_EMU_DEVICES=2 begin second --every 10steps -- --ordinal 1 --die-at 35
+same second reference.log
+says "$output" 'restart 1 from step 35 .taken after its death'
+CAIRN_EMU_FAULT=cuMemImportFromShareableHandle:1:999 begin closed --every 10steps -- --die-at 35 --step-ms 3
+same closed reference.log
+says "$output" 'import device memory.*999'
+says "$output" 'restart 1 from step [123]0;'
+ok "the last state on the second of two GPUs is taken; one that cannot be opened is told, and passed over"
+
 # Plain memory of a session of the host goes the same way.
 begin plain --every 10steps -- --device host --memory host --die-at 35 --step-ms 3
 same plain reference.log

@@ -5,7 +5,7 @@
  * restore brings back wrong shows in every later line of the log.
  *
  *     cairn run ... -- gpu_trainer --log FILE [--memory slabs|driver|host] [--values N] [--steps N]
- *                      [--step-ms T] [--die-at S] [--break-at S] [--device host]
+ *                      [--step-ms T] [--die-at S] [--break-at S] [--ordinal N] [--device host]
  *
  * slabs: memory of cairn_alloc; driver: of cuMemAlloc, registered by its pointer; host: malloc'ed,
  * likewise. Weights, a half precision copy, a moment, statistics that change outside of updates
@@ -90,7 +90,7 @@ static const struct emu_image image = {EMU_IMAGE_MAGIC, KERNELS, kernels};
 struct trainer {
         const char *log, *memory;
         uint64_t values;
-        int64_t steps, step_ms, die_at, break_at;
+        int64_t steps, step_ms, die_at, break_at, ordinal;
         bool on_host, is_first;
         uint32_t rank, world;
         struct cairn *cairn;
@@ -126,7 +126,7 @@ static int open_gpu(struct trainer *t) {
         struct cairn_error e = CAIRN_ERROR_INIT;
         if (cuda_driver_load(&t->cuda, &e) < 0)
                 return 69;
-        IS_OK(t->cuda->DevicePrimaryCtxRetain(&t->context, 0));
+        IS_OK(t->cuda->DevicePrimaryCtxRetain(&t->context, (int) t->ordinal));
         IS_OK(t->cuda->CtxSetCurrent(t->context));
         IS_OK(t->cuda->StreamCreateWithPriority(&t->stream, CUDA_STREAM_NON_BLOCKING, 0));
         IS_OK(t->cuda->ModuleLoadData(&module, &image));
@@ -307,10 +307,10 @@ static int train(struct trainer *t) {
 }
 
 static bool take_argument(struct trainer *t, const char *name, const char *value) {
-        static const char *const numbers[] = {"--values", "--steps", "--step-ms", "--die-at",
-                                              "--break-at"};
-        int64_t *const targets[] = {(int64_t *) &t->values, &t->steps, &t->step_ms, &t->die_at,
-                                    &t->break_at};
+        static const char *const numbers[] = {"--values", "--steps",    "--step-ms",
+                                              "--die-at", "--break-at", "--ordinal"};
+        int64_t *const targets[] = {(int64_t *) &t->values, &t->steps,  &t->step_ms, &t->die_at,
+                                    &t->break_at,           &t->ordinal};
         for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
                 if (strcmp(name, numbers[i]) == 0) {
                         *targets[i] = strtoll(value, NULL, 10);
@@ -353,6 +353,7 @@ int main(int argc, char **argv) {
         struct cairn_options options = CAIRN_OPTIONS_INIT;
         if (!t.on_host)
                 options.device = CAIRN_DEVICE_CUDA;
+        options.device_ordinal = (int32_t) t.ordinal;
         if (cairn_open(&options, &t.cairn) < 0) {
                 int code = complain(&t, "open");
                 cairn_close(t.cairn);
