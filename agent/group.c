@@ -536,6 +536,30 @@ static bool sees_stranger(struct group *g, const struct rendezvous_view *v) {
         return g->stranger_ns != 0;
 }
 
+/* Is it time, and does this node lead? */
+static void form(struct group *g, const struct rendezvous_view *all) {
+        _cleanup_free_ struct rendezvous_member *memory = NULL;
+        struct cairn_error error = CAIRN_ERROR_INIT;
+        struct rendezvous_view v;
+        if (group_without_refusals(all, &v, &memory, &error) < 0) {
+                log_error(LOG_LEVEL_WARNING, "form group", &error); /* again with the next look */
+                return;
+        }
+        if (sees_stranger(g, &v))
+                return;
+        uint32_t count = ready_nodes(g, &v);
+        uint64_t hash = count;
+        for (uint32_t i = 0; i < count; i++)
+                hash = hash_more(hash, v.members[i].nonce);
+        if (hash != g->ready_hash) {
+                g->ready_hash = hash;
+                g->ready_since_ns = now_of(g);
+        }
+        if (count >= g->nodes_min && strcmp(v.members[0].node, g->self.node) == 0 &&
+            (count == g->nodes_max || now_of(g) >= g->ready_since_ns + GROUP_SETTLE_NS))
+                lead(g, v.members, count);
+}
+
 static void look(struct group *g) {
         const struct rendezvous_view *v = rendezvous_view(g->rendezvous);
         if (v->standing == RENDEZVOUS_LOST) {
@@ -551,21 +575,8 @@ static void look(struct group *g) {
                 follow(g, &v->generation);
                 return;
         }
-        if (group_heed_refusal(g, v))
-                return;
-        if (sees_stranger(g, v))
-                return;
-        uint32_t count = ready_nodes(g, v);
-        uint64_t hash = count;
-        for (uint32_t i = 0; i < count; i++)
-                hash = hash_more(hash, v->members[i].nonce);
-        if (hash != g->ready_hash) {
-                g->ready_hash = hash;
-                g->ready_since_ns = now_of(g);
-        }
-        if (count >= g->nodes_min && strcmp(v->members[0].node, g->self.node) == 0 &&
-            (count == g->nodes_max || now_of(g) >= g->ready_since_ns + GROUP_SETTLE_NS))
-                lead(g, v->members, count);
+        if (!group_heed_refusal(g, v))
+                form(g, v);
 }
 
 static void on_change(void *context) {
@@ -635,6 +646,7 @@ static void join(struct group *g) {
                g->self.nonce == 0)
                 ;
         g->ready_hash = 0;
+        g->few_ns = 0;
         g->end_code = 0;
         group_set_state(g, GROUP_JOINING, 0);
         leave_or_enter(g);

@@ -92,6 +92,7 @@ struct group {
         uint64_t demand_last;
         struct rendezvous_member word; /* TELLING: instead of `self` */
         uint64_t told_ns;
+        uint64_t few_ns; /* FORMING, a node was refused: since when the others are too few; 0: no */
 };
 
 /* Checks the options of Start (rendezvous, nodes, node, address). No-op without a rendezvous. */

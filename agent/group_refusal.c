@@ -5,14 +5,17 @@
 #include "base/log.h"
 #include "format/exits.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
 #define TICK_NS (100 * NSEC_PER_MSEC)
 /* In a folder a lease is seen once it has changed. */
 #define SEEN_NS (2 * RENDEZVOUS_RENEW_NS)
+#define FEW_NS (RENDEZVOUS_LOSS_NS / 2)
 
 struct word {
         bool all;
@@ -73,20 +76,47 @@ static void hear(struct group *g, const struct word *w) {
         }
 }
 
+/* Where nodes may come and go, those that come back after a loss come one after the other. */
+static bool are_too_few(struct group *g, const struct rendezvous_view *v) {
+        uint64_t now_ns = now_of(g);
+        if (count_waiting(v) >= g->nodes_min)
+                g->few_ns = 0;
+        else if (!g->few_ns)
+                g->few_ns = now_ns;
+        return g->few_ns && (!g->elastic || now_ns >= g->few_ns + FEW_NS);
+}
+
 bool group_heed_refusal(struct group *g, const struct rendezvous_view *v) {
         struct word w;
-        bool any = false;
         for (size_t i = 0; i < v->member_count; i++) {
                 if (!read_word(&v->members[i], &w))
                         continue;
-                any = true;
                 bool ours = g->run->generation == 0 || was_in_group(v, w.node);
-                if (ours && (w.all || count_waiting(v) < g->nodes_min)) {
+                if (ours && (w.all || are_too_few(g, v))) {
                         hear(g, &w);
-                        break;
+                        return true;
                 }
         }
-        return any;
+        return false;
+}
+
+int group_without_refusals(const struct rendezvous_view *v, struct rendezvous_view *ret,
+                           struct rendezvous_member **memory, struct cairn_error *reterr) {
+        struct word w;
+        size_t count = count_waiting(v);
+        *ret = *v;
+        *memory = NULL;
+        if (count == v->member_count)
+                return 0;
+        *memory = calloc(count + 1, sizeof **memory);
+        if (!*memory)
+                return error_set_errno(reterr, ENOMEM, "form group", "members");
+        ret->members = *memory;
+        ret->member_count = 0;
+        for (size_t i = 0; i < v->member_count; i++)
+                if (!read_word(&v->members[i], &w))
+                        (*memory)[ret->member_count++] = v->members[i];
+        return 0;
 }
 
 /* ---- saying ---- */

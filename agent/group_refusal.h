@@ -8,9 +8,9 @@
  *     refused all|node STATUS NODE TEXT        status: enum cairn_status, 0: the run is finished
  *
  * "all": any node would be told the same, for it was the run that was judged. "node": the others
- * may do without this one, if they are enough. It stays until nobody waits any more, for
- * RENDEZVOUS_LOSS_NS at most; nothing forms meanwhile. A start that sees it ends with the same
- * status and sentence. A run that goes on ends only for a node that belonged to its group.
+ * do without this one, if they are enough. It stays until nobody waits any more, for
+ * RENDEZVOUS_LOSS_NS at most. A start that sees it ends with the same status and sentence. A run
+ * that goes on ends only for a node that belonged to its group.
  *
  * The loop's thread.
  */
@@ -22,9 +22,12 @@
 /* Leaves, too. `run_started` or `run_start_failed` is the caller's. */
 void group_refuse(struct group *g, bool all, const struct cairn_error *error);
 void group_refuse_finished(struct group *g, const char *reason);
-/* While forming. True: some node was refused, so that nothing forms now; the start may have ended
- * with it. */
+/* While forming. True: some node was refused, and this start has ended with it. */
 bool group_heed_refusal(struct group *g, const struct rendezvous_view *v);
+/* *ret: the same without members that are no nodes. Where there are any its members lie in *memory,
+ * which the caller frees, else that is NULL. */
+int group_without_refusals(const struct rendezvous_view *v, struct rendezvous_view *ret,
+                           struct rendezvous_member **memory, struct cairn_error *reterr);
 /* In GROUP_TELLING: its timer. */
 void group_refusal_pump(struct group *g);
 

@@ -104,3 +104,23 @@ for store in copy none; do
 done
 never_says "$work/refused-c.out" 'goes on'
 ok "a node whose store is a copy, or missing: it says so, and the others end with the same status"
+
+# Where the others are enough without it they go on.
+for name in a b; do
+        node "$name" enough --nnodes 2:3 --rdzv "dir://$work/meet"
+done
+node c enough --nnodes 2:3 --rdzv "dir://$work/meet" --store "$work/none"
+runner=${node_pid[c]}
+finish 50
+expect_code 78
+has_world() { # RUN RANKS
+        [ "$(tail -n 1 "$work/$1.log" 2>/dev/null | cut -d' ' -f2)" = "$2" ]
+}
+wait_for 40 has_world enough 4
+try 0 'step' env XDG_RUNTIME_DIR="$work/run-a" "$cairn" stop enough --deadline 30
+for name in a b; do
+        runner=${node_pid[$name]}
+        finish 40
+        expect_code 0
+done
+ok "a node that is refused in a run that is elastic: the others go on without it"
