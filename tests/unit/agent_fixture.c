@@ -364,10 +364,11 @@ void fixture_done(struct fixture *f) {
         arena_done(&f->arena);
 }
 
-/* A pause of the machine counts as one of them: what takes several turns has them all the same. */
+/* A pause of the machine is one turn of them: what takes several turns has them all the same. */
 void fixture_run_ms(struct fixture *f, unsigned ms) {
-        for (unsigned i = 0; i < ms; i++) {
-                uint64_t until_ns = loop_now(&f->agent.loop) + NSEC_PER_MSEC;
+        unsigned turns = ms < 20 ? ms : 20;
+        for (unsigned i = 0; i < turns; i++) {
+                uint64_t until_ns = loop_now(&f->agent.loop) + ms * NSEC_PER_MSEC / turns;
                 do
                         MUST(loop_step(&f->agent.loop, until_ns, NULL) == 0);
                 while (loop_now(&f->agent.loop) < until_ns);
