@@ -39,8 +39,8 @@
  *
  * Threads: one thread at a time per handle; cairn_should_stop, cairn_snapshot, cairn_snapshot_poll
  * and cairn_exchange_* may be called from any thread. libcairn starts one helper thread (it
- * reattaches to a restarted agent). After fork the child's calls return CAIRN_ERR_API and its
- * mappings are absent.
+ * reattaches to a restarted agent), and where the trainer has to copy its state itself a second
+ * one. After fork the child's calls return CAIRN_ERR_API and its mappings are absent.
  *
  * Devices: with options.device = CAIRN_DEVICE_CUDA cairn_alloc gives memory of one GPU. libcairn
  * uses that GPU's primary context, as the CUDA runtime does, a stream of its own, and the stream

@@ -61,7 +61,7 @@ for memory in slabs driver host; do
         if [ "$memory" = slabs ]; then
                 says "$output" 'restart 1 from step 35 .taken after its death'
         else
-                says "$output" 'tensors_elsewhere=6 post_mortem=impossible'
+                says "$output" 'tensors_elsewhere=7 post_mortem=impossible'
                 says "$output" 'restart 1 from step [123]0;'
         fi
         ok "$memory: killed after step 35: $(grep -o 'restart 1 .*' "$output"); bit for bit"
@@ -76,6 +76,18 @@ same closed reference.log
 says "$output" 'import device memory.*999'
 says "$output" 'restart 1 from step [123]0;'
 ok "the last state on the second of two GPUs is taken; one that cannot be opened is told, and passed over"
+
+# What the operator converts is converted on the way to the GPU.
+steps=100000
+begin converted --every 10steps -- --step-ms 20
+wait_step "$work/converted.log" 12 30
+"$cairn" stop converted >/dev/null || die "cairn stop failed"
+finish 30
+steps=60
+begin converted --mode resume --convert 'r0.marks=bf16' --every 10steps -- --marks bf16
+same converted reference.log
+says "$output" 'r0.marks f32 -> bf16'
+ok "FP32 marks come back as BF16 that the operator asked for, the rest bit for bit"
 
 # Plain memory of a session of the host goes the same way.
 begin plain --every 10steps -- --device host --memory host --die-at 35 --step-ms 3

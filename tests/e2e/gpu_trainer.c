@@ -6,6 +6,7 @@
  *
  *     cairn run ... -- gpu_trainer --log FILE [--memory slabs|driver|host] [--values N] [--steps N]
  *                      [--step-ms T] [--die-at S] [--break-at S] [--ordinal N] [--device host]
+ *                      [--marks bf16]
  *
  * slabs: memory of cairn_alloc; driver: of cuMemAlloc, registered by its pointer; host: malloc'ed,
  * likewise. Weights, a half precision copy, a moment, statistics that change outside of updates
@@ -34,6 +35,7 @@ enum { COUNTERS = 3, STATISTICS = 64, BROKEN = 3 };
 struct state {
         float *weights, *moments, *statistics, *counters;
         uint16_t *halves;
+        void *marks;    /* 0, 1, 2 ...: never written again */
         uint64_t count; /* of weights, moments and halves */
 };
 
@@ -100,6 +102,7 @@ struct trainer {
         struct cuda_function *functions[KERNELS];
         struct state s;
         int64_t truths[COUNTERS], samples;
+        bool narrow; /* marks are BF16, not FP32 */
 };
 
 static int complain(const struct trainer *t, const char *what) {
@@ -159,6 +162,54 @@ static int add(struct trainer *t, const char *base, enum cairn_role role, enum c
         return cairn_register(t->cairn, &tensor) < 0 ? complain(t, name) : 0;
 }
 
+static uint64_t mark_bytes(const struct trainer *t) {
+        return STATISTICS * (t->narrow ? sizeof(uint16_t) : sizeof(float));
+}
+
+static void make_marks(const struct trainer *t, void *marks) {
+        for (int i = 0; i < STATISTICS; i++) {
+                uint32_t bits = bits_of((float) i); /* few enough bits for either */
+                if (t->narrow)
+                        ((uint16_t *) marks)[i] = (uint16_t) (bits >> 16);
+                else
+                        ((uint32_t *) marks)[i] = bits;
+        }
+}
+
+/* A restart has none before its restore: that is to bring them. */
+static int write_marks(const struct trainer *t) {
+        struct cairn_session session = {.size = sizeof session};
+        uint32_t marks[STATISTICS];
+        if (cairn_session(t->cairn, &session) < 0 || session.start != CAIRN_START_FRESH)
+                return 0;
+        make_marks(t, marks);
+        if (t->on_host) {
+                memcpy(t->s.marks, marks, mark_bytes(t));
+                return 0;
+        }
+        IS_OK(t->cuda->MemcpyAsync((uintptr_t) t->s.marks, (uintptr_t) marks, mark_bytes(t),
+                                   t->stream));
+        return driver_said(t->cuda->StreamSynchronize(t->stream), "marks");
+}
+
+static int check_marks(const struct trainer *t) {
+        uint32_t expected[STATISTICS], found[STATISTICS];
+        make_marks(t, expected);
+        memcpy(found, expected, sizeof found);
+        if (t->on_host)
+                memcpy(found, t->s.marks, mark_bytes(t));
+        else {
+                memset(found, 0xff, mark_bytes(t));
+                IS_OK(t->cuda->MemcpyAsync((uintptr_t) found, (uintptr_t) t->s.marks, mark_bytes(t),
+                                           t->stream));
+                IS_OK(t->cuda->StreamSynchronize(t->stream));
+        }
+        if (memcmp(found, expected, mark_bytes(t)) == 0)
+                return 0;
+        fprintf(stderr, "gpu_trainer: the marks are not what they were\n");
+        return 72;
+}
+
 static int declare(struct trainer *t) {
         struct state *s = &t->s;
         struct cairn_session session = {.size = sizeof session};
@@ -170,12 +221,17 @@ static int declare(struct trainer *t) {
         r = r ? r : allocate(t, t->values * sizeof(float), &s->moments);
         r = r ? r : allocate(t, t->values * sizeof(uint16_t), &s->halves);
         r = r ? r : allocate(t, STATISTICS * sizeof(float), &s->statistics);
+        r = r ? r : allocate(t, STATISTICS * sizeof(float), &s->marks);
+        r = r ? r : write_marks(t);
         r = r ? r : allocate(t, COUNTERS * sizeof(float), &s->counters);
         r = r ? r : add(t, "w", CAIRN_PARAMETER, CAIRN_F32, t->values, CAIRN_IN_UPDATE, s->weights);
         r = r ? r : add(t, "m", CAIRN_MOMENT1, CAIRN_F32, t->values, CAIRN_IN_UPDATE, s->moments);
         r = r ? r : add(t, "h", CAIRN_PARAMETER, CAIRN_BF16, t->values, CAIRN_IN_UPDATE, s->halves);
         r = r ? r
               : add(t, "stat", CAIRN_BUFFER, CAIRN_F32, STATISTICS, CAIRN_ANYTIME, s->statistics);
+        r = r ? r
+              : add(t, "marks", CAIRN_BUFFER, t->narrow ? CAIRN_BF16 : CAIRN_F32, STATISTICS,
+                    CAIRN_IN_UPDATE, s->marks);
         for (int i = 0; i < COUNTERS && !r; i++) {
                 char name[16];
                 (void) snprintf(name, sizeof name, "step.%d", i);
@@ -285,6 +341,8 @@ static int train(struct trainer *t) {
         _cleanup_fclose_ FILE *log = open_log(path, report.step, &last);
         if (!log)
                 return 74;
+        if (check_marks(t))
+                return 72;
         /* It died between that step's end and its line. */
         if (last < report.step && log_step(t, log, report.step) != 0)
                 return 74;
@@ -320,6 +378,8 @@ static bool take_argument(struct trainer *t, const char *name, const char *value
                 t->log = value;
         else if (strcmp(name, "--memory") == 0)
                 t->memory = value;
+        else if (strcmp(name, "--marks") == 0)
+                t->narrow = strcmp(value, "bf16") == 0;
         else if (strcmp(name, "--device") == 0)
                 t->on_host = strcmp(value, "host") == 0;
         else

@@ -255,6 +255,32 @@ static void each_call_fails_once(void **state) {
         assert_true(n > 100);
 }
 
+/* An optimizer that makes its state at the first step: the cut of that step has it. */
+static void sealed_again_in_an_update(void **state) {
+        struct session s;
+        float *late;
+        begin(&s);
+        assert_true(open_session(&s));
+        declare(&s);
+        assert_int_equal(cairn_seal(s.c), 0);
+        assert_int_equal(cairn_restore(s.c, NULL), 0);
+        assert_true(update(&s, 1));
+        assert_true(take(&s, 1));
+        assert_int_equal(cairn_update_begin(s.c), 0);
+        assert_int_equal(cairn_alloc(s.c, VALUE_BYTES, (void **) &late), 0);
+        assert_int_equal(add(&s, "late", CAIRN_IN_UPDATE, late), 0);
+        fill(&s, 2);
+        UNTIL_OK(cuda->MemsetD8Async((uintptr_t) late, 77, VALUE_BYTES, s.stream));
+        assert_int_equal(cairn_seal(s.c), 0);
+        assert_int_equal(s.agent.seal_number, 2);
+        assert_int_equal(cairn_update_end(s.c, 2), 0);
+        assert_true(take(&s, 2));
+        uint64_t stride = (VALUE_BYTES + 255) / 256 * 256;
+        assert_true(holds(s.staging + DATA_BLOCK_BYTES + 3 * stride + 256, 77, VALUE_BYTES));
+        end(&s);
+        cuda_emulated_assert_empty(emu);
+}
+
 /* The device is asked, and what was written between updates is found in its memory. */
 static void mutations_on_the_gpu(void **state) {
         struct session s;
@@ -326,9 +352,12 @@ static int set_up(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(a_life_without_failures), cmocka_unit_test(each_call_fails_once),
-                cmocka_unit_test(mutations_on_the_gpu),    cmocka_unit_test(without_an_agent),
+                cmocka_unit_test(a_life_without_failures),
+                cmocka_unit_test(each_call_fails_once),
+                cmocka_unit_test(mutations_on_the_gpu),
+                cmocka_unit_test(without_an_agent),
                 cmocka_unit_test(wrong_devices),
+                cmocka_unit_test(sealed_again_in_an_update),
         };
         return cmocka_run_group_tests(tests, set_up, NULL);
 }
