@@ -244,6 +244,13 @@ static void control_counts(struct emu_counts *ret) {
         (void) pthread_mutex_unlock(&emu.lock);
 }
 
+static void control_mappings(void (*each)(void *address, size_t bytes)) {
+        (void) pthread_mutex_lock(&emu.lock);
+        for (struct emu_mapping *m = emu.mappings; m; m = m->next)
+                each((void *) (uintptr_t) m->address, m->bytes);
+        (void) pthread_mutex_unlock(&emu.lock);
+}
+
 static void control_reset(void) {
         control_fault(NULL, 0, CUDA_OK);
         control_delay(NULL, 0, 0);
@@ -271,6 +278,7 @@ const struct emu_control emu_control = {
         .lack = control_lack,
         .hold = control_hold,
         .counts = control_counts,
+        .mappings = control_mappings,
         .reset = control_reset,
 };
 

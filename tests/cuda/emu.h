@@ -62,6 +62,8 @@ struct emu_control {
         /* While held, streams begin nothing. */
         void (*hold)(bool held);
         void (*counts)(struct emu_counts *ret);
+        /* Each piece of device memory that is mapped. */
+        void (*mappings)(void (*each)(void *address, size_t bytes));
         /* As in a new process: everything is gone, errors and faults too. No call may be under
          * way. */
         void (*reset)(void);

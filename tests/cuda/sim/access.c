@@ -38,6 +38,7 @@ struct region {
         uintptr_t begin;
         size_t bytes, mapped;
         struct cell *words, *cells; /* of four bytes, of one; NULL: none was touched yet */
+        bool of_launch;             /* not the runtime's: it may be gone by the next one */
 };
 enum access_kind { READ, WRITE, UPDATE };
 static const char *const verbs[] = {"reads", "writes", "updates"};
@@ -89,12 +90,15 @@ static void cells_free(struct region *r) {
         r->words = r->cells = NULL;
 }
 
-void sim_memory_add(void *begin, size_t bytes, size_t mapped) {
-        sim_lock();
+static void region_add(struct region r) {
         seen.regions =
                 grown(seen.regions, seen.region_count, &seen.region_room, sizeof *seen.regions);
-        seen.regions[seen.region_count++] =
-                (struct region){.begin = (uintptr_t) begin, .bytes = bytes, .mapped = mapped};
+        seen.regions[seen.region_count++] = r;
+}
+
+void sim_memory_add(void *begin, size_t bytes, size_t mapped) {
+        sim_lock();
+        region_add((struct region){.begin = (uintptr_t) begin, .bytes = bytes, .mapped = mapped});
         sim_unlock();
         ASAN_POISON_MEMORY_REGION((unsigned char *) begin + bytes, mapped - bytes);
 }
@@ -126,9 +130,28 @@ static struct region *region_of(uintptr_t address) {
         return NULL;
 }
 
+void sim_access_mapped(void *begin, size_t bytes) {
+        if (region_of((uintptr_t) begin))
+                return;
+        region_add((struct region){
+                .begin = (uintptr_t) begin, .bytes = bytes, .mapped = bytes, .of_launch = true});
+}
+
+static void forget_mapped(void) {
+        size_t kept = 0;
+        for (size_t i = 0; i < seen.region_count; i++)
+                if (seen.regions[i].of_launch)
+                        cells_free(&seen.regions[i]);
+                else
+                        seen.regions[kept++] = seen.regions[i];
+        seen.region_count = kept;
+        seen.last = 0;
+}
+
 /* ---- who runs ---- */
 
 void sim_access_launch(bool watched) {
+        forget_mapped();
         if (seen.next > SEGMENTS_MAX) {
                 for (size_t i = 0; i < seen.region_count; i++)
                         cells_free(&seen.regions[i]);

@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
+extern const struct emu_control emu_control;
 /* clang-format off */
 #define DECLARE(name, symbol, since, parameters) extern enum cuda_result symbol parameters;
 CUDA_FUNCTIONS(DECLARE)
@@ -68,7 +69,7 @@ static void unlock(void) {
 /* One function for all kernels: what it runs is its parameter. */
 static enum cuda_result run_call(const struct emu_launch *launch, void **parameters) {
         return (enum cuda_result) sim_run(parameters[0], launch->grid, launch->block,
-                                          launch->shared_bytes);
+                                          launch->shared_bytes, emu_control.mappings);
 }
 
 /* The time of a stream, in its place on it. The event may be gone by now. */

@@ -507,7 +507,7 @@ static uint64_t number(const char *name, uint64_t without) {
 }
 
 int sim_run(const struct sim_call *call, const unsigned grid[3], const unsigned block[3],
-            size_t shared_bytes) {
+            size_t shared_bytes, void (*memory)(void (*each)(void *address, size_t bytes))) {
         sim_lock();
         if (!sim.fibers[0].stack)
                 fibers_make();
@@ -518,7 +518,10 @@ int sim_run(const struct sim_call *call, const unsigned grid[3], const unsigned 
         sim_place.block_size = (struct sim_index){block[0], block[1], block[2]};
         sim_place.grid_size = (struct sim_index){grid[0], grid[1], grid[2]};
         shared_begin_launch(shared_bytes);
-        sim_access_launch(number("CAIRN_SIM_ACCESSES", 1) != 0);
+        bool watched = number("CAIRN_SIM_ACCESSES", 1) != 0;
+        sim_access_launch(watched);
+        if (watched && memory)
+                memory(sim_access_mapped);
         run_grid(grid, block);
         sim_access_end();
         if (sim.failure != CUDA_OK)

@@ -51,9 +51,10 @@ struct sim_call {
 /* Queues it on the stream (runtime.c); a cudaError_t. */
 int sim_queue(const struct sim_call *call, const unsigned grid[3], const unsigned block[3],
               size_t shared_bytes, void *stream);
-/* On the stream's thread; an enum cuda_result. */
+/* On the stream's thread; an enum cuda_result. memory: calls what it is given for each piece of
+ * device memory that a kernel may find; NULL: there is what sim_memory_add told. */
 int sim_run(const struct sim_call *call, const unsigned grid[3], const unsigned block[3],
-            size_t shared_bytes);
+            size_t shared_bytes, void (*memory)(void (*each)(void *address, size_t bytes)));
 /* What the last failed launch was told, without the end of the line. */
 const char *sim_complaint(void);
 /* How often threads of a launch were interrupted since the process began: to see that they were. */
@@ -97,6 +98,7 @@ void sim_access_launch(bool watched);
 void sim_access_block(void);
 void sim_access_segment(unsigned thread, unsigned barriers, unsigned warp_barriers);
 void sim_access_end(void);
+void sim_access_mapped(void *begin, size_t bytes);       /* known until the next launch */
 void sim_access_shared(const void *begin, size_t bytes); /* allocated, not yet written */
 void sim_access_atomic(const void *address, unsigned bytes);
 
