@@ -219,7 +219,7 @@ cudaError_t cudaDeviceSynchronize(void) {
         return keep(cuCtxSynchronize());
 }
 
-/* Memory, streams and events that are left go with the context. */
+/* Streams and events that are left go with the context; memory is to be freed before. */
 cudaError_t cudaDeviceReset(void) {
         if (current < 0)
                 return keep(cudaErrorDeviceUninitialized);
