@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# time limit: 120 s
+# time limit: 240 s
 #
 # A snapshot is taken at any instant outside the update without the trainer's help: during a long
 # evaluation, a stalled loader, and while the trainer is stopped. Inside the update it waits until its

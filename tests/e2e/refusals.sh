@@ -45,7 +45,9 @@ start_refused 65 'damaged|intact|verify' "RESUME-5 resume of a damaged run" --ru
 start_refused 65 'damaged|intact|verify' "auto on a damaged run" --run damaged --mode auto
 start_refused 64 'auto never|leave one' "auto with --from" --run open --mode auto --from 10
 start_refused 66 'no checkpoint of step 15' "--from a missing step" --run open --from 15
+began=$(now_ms)
 start_refused 0 'finished' "auto on a finished run does nothing" --run finished --mode auto
+[ $(($(now_ms) - began)) -lt 4500 ] || die "it took $(($(now_ms) - began)) ms to do nothing" # its agent waited 5 s
 [ ! -e "$CAIRN_STORE/missing" ] || die "the missing run has a folder now"
 
 # A checkpoint of another run under this run's name.
