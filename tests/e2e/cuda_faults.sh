@@ -40,7 +40,9 @@ ok "CUDA too little memory: smaller micro-batches, or a clean end"
 for operation in 40 90; do
         try 71 'has to end' env "CAIRN_EMU_FAULT=cuLaunchKernel:$operation:719" "${alone[@]}"
 done
-ok "CUDA an error that stays ends the process with 71"
+try 71 'restart 1 from' env CAIRN_EMU_FAULT=cuLaunchKernel:90:719 "$cairn" run --run lost --max-restarts 1 -- \
+        "${gpu[@]}" --steps 3
+ok "CUDA an error that stays ends the process with 71, and it is started again"
 
 # Each function of the driver, in a whole session with an agent.
 functions=$(sed -n 's/^ *X([A-Za-z]*, \(cu[A-Za-z0-9]*\), .*/\1/p' device/cuda_abi.h)
