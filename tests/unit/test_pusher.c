@@ -337,8 +337,11 @@ static void closed_while_the_gpu_hangs(void **state) {
         emu->hold(true);
         order(f, PUSH_COPY, 1, claim(f));
         assert_false(done_within(f, 200, &done));
+        struct device *left = f->pusher.device;
         pusher_done(&f->pusher);
         assert_int_equal(push_receive(f->saver, &done, &fd), CAIRN_ERR_PEER);
+        emu->hold(false);
+        left->ops->close(left); /* what it left to the end of the process */
 }
 
 static void what_is_no_order(void **state) {
