@@ -97,7 +97,9 @@ static int check_abilities(struct gpu *g, struct cairn_error *reterr) {
                           "open device", reterr));
                 if (!value)
                         return error_set(reterr, CAIRN_ERR_UNSUPPORTED, "open device", g->name,
-                                         "GPU or driver lacks %s", needed[i].what);
+                                         "GPU or driver lacks %s: install a newer driver, or take "
+                                         "another GPU",
+                                         needed[i].what);
         }
         return 0;
 }

@@ -243,6 +243,11 @@ static int exit_code(const struct train *t, int status) {
         return status_exit_code(status);
 }
 
+/* What this build or machine lacks no restart brings; nor is a checkpoint bad. */
+static int lacking_code(int status, int otherwise) {
+        return status == CAIRN_ERR_UNSUPPORTED ? status_exit_code(CAIRN_ERR_API) : otherwise;
+}
+
 static int open_compute(struct train *t, int *ret_code, struct cairn_error *reterr) {
         const struct settings *s = &t->settings;
         struct compute_options o = {.dtype = settings_dtype(s),
@@ -251,10 +256,8 @@ static int open_compute(struct train *t, int *ret_code, struct cairn_error *rete
                                     .limit_ns = (uint64_t) (s->device_timeout * 1e9)};
         int r = compute_open(s->device, &o, &t->compute, reterr);
 
-        /* What this build or machine lacks no restart brings; nor is a checkpoint bad. */
-        *ret_code = r == CAIRN_ERR_UNSUPPORTED ? status_exit_code(CAIRN_ERR_API)
-                    : r == CAIRN_ERR_DEVICE    ? COMPUTE_EXIT_LOST
-                                               : status_exit_code(r);
+        *ret_code =
+                lacking_code(r, r == CAIRN_ERR_DEVICE ? COMPUTE_EXIT_LOST : status_exit_code(r));
         return r;
 }
 
@@ -267,8 +270,11 @@ int train_init(struct train *t, const struct settings *settings, int *ret_code,
         *t = (struct train){.settings = *settings, .log = {.fd = -1}, .group.world = 1};
         TRY(open_compute(t, ret_code, reterr));
         r = checkpoint_open(cp, settings, t->compute);
-        if (r < 0)
-                return session_failed(t, r, ret_code);
+        if (r < 0) {
+                (void) session_failed(t, r, ret_code);
+                *ret_code = lacking_code(r, *ret_code);
+                return r;
+        }
         r = meet_and_build(t, reterr);
         if (r < 0) {
                 *ret_code = exit_code(t, r);

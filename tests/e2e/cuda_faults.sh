@@ -11,6 +11,10 @@ alone=("${gpu[@]}" --without-checkpoints --steps 3)
 try 64 'make.*cairn-cuda.so' env CAIRN_CUDA=/nonexistent.so "${alone[@]}"
 try 64 'load cuBLAS.*CAIRN_LIBCUBLAS' env CAIRN_LIBCUBLAS=/nonexistent.so "${alone[@]}"
 try 64 'CUDA' env CAIRN_EMU_DEVICES=0 "${alone[@]}"
+try 64 'load CUDA .*no-driver.so.*; install.*CAIRN_LIBCUDA' env CAIRN_LIBCUDA=/no-driver.so "${alone[@]}"
+try 64 'made for CUDA 11.0.*install a newer one' env CAIRN_EMU_VERSION=11000 "${alone[@]}"
+try 64 'lacks virtual memory management: install a newer' env CAIRN_EMU_LACKS=102 "${alone[@]}"
+try 73 'memory are not free; end what else' env CAIRN_EMU_MEMORY=8 "${alone[@]}"
 try 64 'no GPU 3 among the 1' "${tiny[@]}" --without-checkpoints --device cuda:3
 try 64 'cuda:N' "${tiny[@]}" --without-checkpoints --device gpu
 ok "CUDA what is missing is said, nothing else is computed on"

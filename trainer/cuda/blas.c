@@ -86,7 +86,9 @@ static int set_up(struct blas *b, cudaStream_t stream, bool tf32, struct cairn_e
         if (cudaMalloc(&b->workspace, WORKSPACE_BYTES) != cudaSuccess) {
                 (void) cudaGetLastError();
                 return error_set(reterr, CAIRN_ERR_NOMEM, "start cuBLAS", "workspace",
-                                 "%d MiB of the GPU's memory are not free", WORKSPACE_BYTES >> 20);
+                                 "%d MiB of the GPU's memory are not free; end what else is on the "
+                                 "GPU (nvidia-smi)",
+                                 WORKSPACE_BYTES >> 20);
         }
         return check(b->SetWorkspace(b->handle, b->workspace, WORKSPACE_BYTES),
                      "give cuBLAS its workspace", reterr);
