@@ -29,7 +29,11 @@ sample() { # round
                 kib=$(disk_kib)
                 [ "$kib" -gt "$settled" ] && [ "$settled" -gt 0 ] && sleep "0.$look" || break
         done
-        [ "$1" -lt "$warm_up" ] || [ "$settled" -gt 0 ] || settled=$kib
+        if [ "$1" -ge "$warm_up" ] && [ "$settled" -eq 0 ]; then
+                sleep 1 # what all others are compared with has nothing that is about to go
+                kib=$(disk_kib)
+                settled=$kib
+        fi
         sed "s/^/$1 /" "$work/usage" >>"$work/samples"
         echo "$1 disk 0 $kib 0 0 0" >>"$work/samples"
 }
