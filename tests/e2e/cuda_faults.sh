@@ -6,6 +6,8 @@
 # memory; an error that stays; no plug-in, no driver, no such GPU. Never a signal, a hang or another device instead.
 # CUDA_FAULTS=all: each of the first 3 calls of every function (the first call of every fourth one unless given).
 . "$(dirname "$0")/cuda.sh"
+# What a lost device holds is left to it, on purpose.
+export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
 alone=("${gpu[@]}" --without-checkpoints --steps 3)
 
 try 64 'make.*cairn-cuda.so' env CAIRN_CUDA=/nonexistent.so "${alone[@]}"
