@@ -35,6 +35,8 @@ int session_send_seal(struct session *s);
 void session_fail_pending(struct session *s, const struct cairn_error *error);
 /* A new one in place of the one that is there. */
 int session_make_staging(struct session *s, uint64_t bytes, struct cairn_error *reterr);
+/* Is there none only because savers that are stuck in the storage still hold it? */
+bool session_room_will_come(const struct session *s, uint64_t bytes);
 /* What was sealed, with staging, to a saver that has the slabs; without room for it, later. */
 void session_hand_over(struct session *s);
 /* The trainer may go on: its snapshots are BUSY until there is room. */

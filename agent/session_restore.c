@@ -130,6 +130,15 @@ void session_saver_part(struct session *s) {
                 restore_ask_files(s);
 }
 
+/* The trainer waits no longer than its own deadline. What it was given for the seal is too small,
+ * and goes: it would be missing. */
+static void wait_for_room(struct session *s) {
+        session_close_fd(&s->staging_fd);
+        s->staging_bytes = s->restore.staging_bytes;
+        s->saver_sealed = false;
+        session_hand_over(s); /* which says why, and tries again */
+}
+
 /* With a sealed saver: its staging is large enough, or a larger one is sealed first. */
 void session_restore_begin(struct session *s) {
         struct cairn_error error = CAIRN_ERROR_INIT;
@@ -137,10 +146,13 @@ void session_restore_begin(struct session *s) {
         if (!s->saver_sealed || t->files_pending)
                 return;
         if (t->staging_bytes > s->staging_bytes) {
-                if (session_make_staging(s, t->staging_bytes, &error) < 0)
-                        restore_fail(s, &error);
-                else
+                int r = session_make_staging(s, t->staging_bytes, &error);
+                if (r == 0)
                         (void) session_send_seal(s);
+                else if (r == CAIRN_ERR_NOMEM && session_room_will_come(s, t->staging_bytes))
+                        wait_for_room(s);
+                else
+                        restore_fail(s, &error);
                 return;
         }
         if (++t->tries > 3) {

@@ -95,7 +95,7 @@ static struct budget_use staging_use(const struct session *s, uint64_t *ret_aban
 }
 
 /* Is it only what savers that are stuck in the storage still hold? */
-static bool room_will_come(const struct session *s, uint64_t bytes) {
+bool session_room_will_come(const struct session *s, uint64_t bytes) {
         uint64_t abandoned;
         struct budget_use use = staging_use(s, &abandoned);
         struct budget b;
@@ -181,7 +181,7 @@ int session_seal(struct session *s, const struct reply_to *to, const Cairn__Cont
         /* A write in flight reads the old staging, which its saver has mapped: a new one anyway. */
         if (r == 0 && (s->staging_fd < 0 || s->staging_bytes < image || s->writing)) {
                 r = session_make_staging(s, bytes, reterr);
-                if (r == CAIRN_ERR_NOMEM && room_will_come(s, bytes)) {
+                if (r == CAIRN_ERR_NOMEM && session_room_will_come(s, bytes)) {
                         session_close_fd(&s->staging_fd);
                         s->staging_bytes = bytes;
                         r = 0;

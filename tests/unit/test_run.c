@@ -4,8 +4,10 @@
  */
 #include "agent/demand.h"
 #include "agent/postmortem.h"
+#include "agent/session_parts.h"
 #include "tests/test.h"
 #include "tests/unit/agent_fixture.h"
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -484,6 +486,41 @@ static void test_abandoned_staging(void **state) {
         (void) close(stuck[1]);
 }
 
+/* The same where only the restore needs more than there is: it waits, and is no end of the run. */
+static void test_restore_waits_for_room(void **state) {
+        struct session *s = fixture_session(&f, 0), *n;
+        struct fixture_trainer next;
+        uint64_t bytes = s->staging_bytes;
+        int stuck[2];
+        (void) state;
+        assert_int_equal(pipe(stuck), 0);
+        s->saver.lost[0] =
+                (struct saver_lost){.loop = &f.agent.loop, .pidfd = stuck[0], .bytes = bytes};
+        f.agent.config.staging_bytes_max = 2 * bytes + bytes / 2;
+        session_died(s);
+        assert_int_equal(rank_exit(0)->body_case, BODY(RANK_SETTLED));
+        fixture_start_run(&f, runner, 1);
+        fixture_hello(&f, &next, 0);
+        fixture_seal(&f, &next, 1);
+        n = fixture_session(&f, 0);
+        assert_true(n->saver_sealed && !n->no_room);
+        n->restore.wanted = true;
+        n->restore.plan_fd = memfd_create("plan", MFD_CLOEXEC);
+        n->restore.staging_bytes = 2 * bytes;
+        session_set_state(n, SESSION_RESTORING);
+        session_restore_begin(n);
+        fixture_run_ms(&f, 50);
+        assert_true(n->no_room && !n->restore.begun && n->state == SESSION_RESTORING);
+        assert_int_equal(n->last_error.status, CAIRN_ERR_NOMEM);
+        s->saver.lost[0] = (struct saver_lost){0}; /* the storage let go of it */
+        for (int i = 0; i < 1000 && !n->restore.begun; i++)
+                fixture_run_ms(&f, 10);
+        assert_true(n->restore.begun && !n->no_room && n->staging_bytes == 2 * bytes);
+        fixture_trainer_done(&next);
+        (void) close(stuck[0]);
+        (void) close(stuck[1]);
+}
+
 static void test_stop_without_room(void **state) {
         Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
         Cairn__Control__StopRequest m = CAIRN__CONTROL__STOP_REQUEST__INIT;
@@ -802,6 +839,7 @@ int main(void) {
                                                 teardown),
                 TEST(test_room_comes_back),
                 TEST(test_abandoned_staging),
+                TEST(test_restore_waits_for_room),
                 TEST(test_stop),
                 TEST(test_stop_without_room),
                 TEST(test_asked_during_pause),
