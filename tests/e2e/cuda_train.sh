@@ -12,10 +12,12 @@ args=(--steps $steps --dropout 0.1 --ema 0.9 --warmup 8 --eval-every 7 --eval-ba
 
 # Killed between checkpoints, at any instant; its state is in the GPU's memory, which outlives it.
 run whole --every 5steps -- "${gpu[@]}" "${args[@]}"
-start killed --every 100000steps --max-restarts 100 -- "${gpu[@]}" "${args[@]}" --step-ms 150
+start killed --every 100000steps --max-restarts 100 -- "${gpu[@]}" "${args[@]}" --step-ms 250
 for ((round = 1; round <= rounds; round++)); do
         wait_step "$work/killed.log" $((round * 8)) 30
-        between 40 140 # after its line a step's update ends, and the next step begins with 150 ms of nothing
+        # The next step begins with 250 ms of nothing.
+        wait_for 20 eval "[ \"\$('$cairn' status killed --json | json runs.0.ranks.0.step)\" -ge $((round * 8)) ]"
+        between 0 100
         sleep "$(printf '0.%03d' "$picked")"
         pid_of trainer
         kill -KILL "$pid"
