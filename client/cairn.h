@@ -243,7 +243,8 @@ typedef uint64_t cairn_ticket;
 CAIRN_API int cairn_snapshot(struct cairn *c, cairn_ticket *ret);
 /* 0: committed, *ret_step is its step (cut at or after the request). BUSY: still under way. API: no
  * ticket of this session. VOID, NOSPACE, ...: what became of it. Staging full counts as under way
- * for _wait, which asks again within its time. */
+ * for _wait, which asks again within its time; DEVICE from _wait (CUDA): no cut will come any more,
+ * for the driver keeps an error. */
 CAIRN_API int cairn_snapshot_poll(struct cairn *c, cairn_ticket ticket, int64_t *ret_step);
 CAIRN_API int cairn_snapshot_wait(struct cairn *c, cairn_ticket ticket, uint64_t timeout_ns,
                                   int64_t *ret_step);

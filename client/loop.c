@@ -91,8 +91,12 @@ int handle_publish(struct cairn *c, int64_t step, struct cairn_error *reterr) {
 static int update_end(struct cairn *c, int64_t step, struct cairn_error *reterr) {
         static const char operation[] = "end update";
         TRY(handle_check(c, operation, reterr));
-        if (c->stage != HANDLE_UPDATING)
+        if (c->stage != HANDLE_UPDATING) {
+                /* It has not begun, for this. */
+                if (c->stage == HANDLE_STABLE && c->stream.device)
+                        TRY(check_device(c, operation, reterr));
                 return handle_wrong_stage(c, operation, reterr);
+        }
         if (step <= c->step || step > STEP_MAX)
                 return error_set(reterr, CAIRN_ERR_API, operation, c->run,
                                  "step %" PRId64 " does not follow step %" PRId64, step, c->step);

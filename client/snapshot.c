@@ -128,6 +128,14 @@ static int ask_again(struct cairn *c, cairn_ticket *ticket, uint64_t deadline_ns
         return r;
 }
 
+/* What the driver keeps lets no state become a cut, nor be copied. */
+static int check_coming(struct cairn *c, cairn_ticket ticket, bool retry,
+                        struct cairn_error *reterr) {
+        if (!c->stream.device || (!retry && cut_read(c->page).seq >= ticket))
+                return 0;
+        return stream_check(&c->stream, reterr);
+}
+
 static int snapshot_wait(struct cairn *c, cairn_ticket ticket, uint64_t timeout_ns,
                          int64_t *ret_step, struct cairn_error *reterr) {
         TRY(check_ticket(c, ticket, "wait for snapshot", reterr));
@@ -139,6 +147,7 @@ static int snapshot_wait(struct cairn *c, cairn_ticket ticket, uint64_t timeout_
                 int r = look(c, ticket, ret_step, &retry, reterr);
                 if (r != CAIRN_ERR_BUSY && !retry)
                         return r;
+                TRY(check_coming(c, ticket, retry, reterr));
                 now_ns = clock_now(c->clock);
                 if (now_ns >= deadline_ns)
                         return error_set(reterr, CAIRN_ERR_TIMEOUT, "wait for snapshot", c->run,

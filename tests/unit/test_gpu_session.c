@@ -281,6 +281,40 @@ static void sealed_again_in_an_update(void **state) {
         cuda_emulated_assert_empty(emu);
 }
 
+/* A wait for a cut that will not come ends at once; whoever trains on is told the same each time. */
+static void what_the_driver_keeps_is_told_everywhere(void **state) {
+        struct session s;
+        cairn_ticket ticket;
+        int64_t step;
+        begin(&s);
+        assert_true(open_session(&s));
+        declare(&s);
+        assert_int_equal(cairn_seal(s.c), 0);
+        assert_int_equal(cairn_restore(s.c, NULL), 0);
+        assert_true(update(&s, 1));
+        assert_true(take(&s, 1));
+        assert_int_equal(cairn_update_begin(s.c), 0);
+        emu->break_operation(1, CUDA_ILLEGAL_ADDRESS);
+        assert_int_equal(cuda->MemsetD8Async((uintptr_t) s.weights, 2, VALUE_BYTES, s.stream),
+                         CUDA_OK);
+        assert_int_equal(cairn_snapshot(s.c, &ticket), 0);
+        (void) cairn_update_end(s.c, 2); /* where it is over by now it says so */
+        assert_int_equal(cairn_snapshot_wait(s.c, ticket, AWHILE_MS * NSEC_PER_MSEC, &step),
+                         CAIRN_ERR_DEVICE);
+        for (int i = 0; i < 2; i++) {
+                assert_int_equal(cairn_update_begin(s.c), CAIRN_ERR_DEVICE);
+                assert_int_equal(cairn_update_end(s.c, 3 + i), CAIRN_ERR_DEVICE);
+                assert_non_null(strstr(cairn_error_text(s.c), "ILLEGAL_ADDRESS"));
+        }
+        assert_int_equal(cut_read(s.agent.page).phase, CUT_UPDATING);
+        assert_int_equal(atomic_load(&s.agent.page->last_step), 1);
+        cairn_close(s.c);
+        emu->reset();
+        (void) munmap(s.staging, IMAGE_BYTES);
+        (void) close(s.staging_fd);
+        fake_agent_done(&s.agent);
+}
+
 /* The device is asked, and what was written between updates is found in its memory. */
 static void mutations_on_the_gpu(void **state) {
         struct session s;
@@ -354,6 +388,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(a_life_without_failures),
                 cmocka_unit_test(each_call_fails_once),
+                cmocka_unit_test(what_the_driver_keeps_is_told_everywhere),
                 cmocka_unit_test(mutations_on_the_gpu),
                 cmocka_unit_test(without_an_agent),
                 cmocka_unit_test(wrong_devices),
