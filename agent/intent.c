@@ -302,6 +302,15 @@ static int judge_finished(struct judge *j, struct cairn_error *reterr) {
                          scan->finished_reason, scan->finished_step);
 }
 
+/* What a restart left behind that began anew for the like: fresh again is no loss. */
+static bool only_flagged_elsewhere(const struct run_scan *scan) {
+        for (size_t i = 0; i < scan->checkpoint_count; i++)
+                if (scan->checkpoints[i].on_lineage ||
+                    scan->checkpoints[i].validity != CHECKPOINT_FLAGGED)
+                        return false;
+        return true;
+}
+
 static int judge_resume(struct judge *j, bool used, struct cairn_error *reterr) {
         const struct start_request *q = j->request;
         uint32_t skipped = 0;
@@ -310,8 +319,9 @@ static int judge_resume(struct judge *j, bool used, struct cairn_error *reterr) 
                 TRY(choose_newest(j, &skipped, reterr));
                 TRY(look_at_rest(j, reterr));
                 /* Nothing that counts was ever committed: the first intent holds still. */
-                if (!j->verdict->choice && q->is_restart && q->mode != START_RESUME && j->flagged &&
-                    j->damaged == 0 && skipped == 0) {
+                if (!j->verdict->choice && q->is_restart && q->mode != START_RESUME &&
+                    (j->flagged || only_flagged_elsewhere(j->scan)) && j->damaged == 0 &&
+                    skipped == 0) {
                         j->verdict->decided = begin_mode(q);
                         return 0;
                 }

@@ -281,7 +281,7 @@ static void sealed_again_in_an_update(void **state) {
         cuda_emulated_assert_empty(emu);
 }
 
-/* A wait for a cut that will not come ends at once; whoever trains on is told the same each time. */
+/* A wait for a cut that will not come ends at once; who trains on is told the same each time. */
 static void what_the_driver_keeps_is_told_everywhere(void **state) {
         struct session s;
         cairn_ticket ticket;

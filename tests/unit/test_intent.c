@@ -145,6 +145,25 @@ static void test_off_the_lineage(void **state) {
         assert_int_equal(rig.verdict.choice->step, 10);
 }
 
+/* The restart before began anew, over a flagged one, and died before its first checkpoint. */
+static void test_a_restart_after_a_fresh_one(void **state) {
+        struct rig rig;
+
+        for (int restart = 0; restart < 2; restart++) {
+                rig_init(&rig, START_AUTO, "ff");
+                rig.checkpoints[0].on_lineage = rig.checkpoints[1].on_lineage = false;
+                rig.q.is_restart = restart;
+                assert_int_equal(judge(&rig), restart ? 0 : CAIRN_ERR_CORRUPT);
+        }
+        assert_int_equal(rig.verdict.decided, START_FRESH);
+        assert_null(rig.verdict.choice);
+        rig.checkpoints[0].validity = CHECKPOINT_VALID;
+        assert_int_equal(judge(&rig), CAIRN_ERR_CORRUPT);
+        rig.checkpoints[0].validity = CHECKPOINT_FLAGGED;
+        rig.q.mode = START_RESUME;
+        assert_int_equal(judge(&rig), CAIRN_ERR_CORRUPT);
+}
+
 static void test_from_prefers_the_lineage_then_the_newest(void **state) {
         struct rig rig;
 
@@ -195,6 +214,7 @@ int main(void) {
                 cmocka_unit_test(test_decoys_are_damage),
                 cmocka_unit_test(test_an_attempt_that_would_be_flagged),
                 cmocka_unit_test(test_off_the_lineage),
+                cmocka_unit_test(test_a_restart_after_a_fresh_one),
                 cmocka_unit_test(test_from_prefers_the_lineage_then_the_newest),
                 cmocka_unit_test(test_foreign_only),
                 cmocka_unit_test(test_notes_end_in_time),
