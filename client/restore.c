@@ -135,9 +135,9 @@ static int refuse(struct cairn *c, const struct textbuf *problems, struct cairn_
         (void) pthread_mutex_unlock(&c->error_lock);
         return error_set(
                 reterr, CAIRN_ERR_MISMATCH, "restore", c->checkpoint,
-                "%zu differences between the checkpoint and the trainer, nothing was touched; the "
+                "%zu difference%s between the checkpoint and the trainer, nothing was touched; the "
                 "first: %s",
-                problems->item_count, first);
+                problems->item_count, problems->item_count == 1 ? "" : "s", first);
 }
 
 static int check_overrides(const struct cairn *c, struct cairn_error *reterr) {

@@ -15,29 +15,30 @@ static int refuse(const char *device, struct cairn_error *reterr) {
                          "give cpu, cuda, or cuda:N for the GPU of that number");
 }
 
-/* cuda: the launcher says which of the node's ranks this one is. */
-static int own_ordinal(void) {
-        const char *local = getenv("LOCAL_RANK");
+static bool read_number(const char *digits, int *ret) {
         char *end;
-        long number = local ? strtol(local, &end, 10) : 0;
 
-        return number >= 0 && number <= INT_MAX ? (int) number : 0;
+        if (*digits < '0' || *digits > '9')
+                return false;
+        long number = strtol(digits, &end, 10);
+        *ret = (int) number;
+        return *end == '\0' && number <= 1023;
 }
 
+/* "cuda": the launcher says which of the node's ranks this one is. */
 static int read_ordinal(const char *device, int *ret, struct cairn_error *reterr) {
-        const char *digits = device + strlen("cuda");
-        char *end;
+        const char *digits = device + strlen("cuda"), *local = getenv("LOCAL_RANK");
 
-        if (*digits == '\0') {
-                *ret = own_ordinal();
-                return 0;
-        }
-        if (*digits++ != ':' || *digits < '0' || *digits > '9')
+        *ret = 0;
+        if (*digits == ':')
+                return read_number(digits + 1, ret) ? 0 : refuse(device, reterr);
+        if (*digits)
                 return refuse(device, reterr);
-        long number = strtol(digits, &end, 10);
-        if (*end || number > 1023)
-                return refuse(device, reterr);
-        *ret = (int) number;
+        if (local && !read_number(local, ret))
+                return error_set(reterr, CAIRN_ERR_API, "compute on a GPU", "--device cuda",
+                                 "$LOCAL_RANK, which names this rank's GPU, is \"%.40s\" and no "
+                                 "number from 0 to 1023: set it, or name the GPU, --device cuda:0",
+                                 local);
         return 0;
 }
 

@@ -24,6 +24,14 @@ static void test_names(void **state) {
                 assert_int_equal(open_device(wrong[i], &c, &e), CAIRN_ERR_API);
                 assert_non_null(strstr(e.message, "cuda:N"));
         }
+        /* Another rank's GPU is never taken for want of a number. */
+        static const char *const ranks[] = {"", "one", "1x", "-1", "4096"};
+        for (size_t i = 0; i < sizeof(ranks) / sizeof(ranks[0]); i++) {
+                assert_int_equal(setenv("LOCAL_RANK", ranks[i], 1), 0);
+                assert_int_equal(open_device("cuda", &c, &e), CAIRN_ERR_API);
+                assert_non_null(strstr(e.message, "LOCAL_RANK"));
+        }
+        assert_int_equal(unsetenv("LOCAL_RANK"), 0);
 }
 
 static void refuse_plugin(const char *path, const char *says) {
