@@ -53,11 +53,29 @@ static bool look_at_files(const char *pid, struct held *h) {
         return true;
 }
 
+/* The program's own: the kernel's workers for io_uring come and go as it likes (one stays). */
+static long threads_of(const char *pid) {
+        char path[64];
+        long count = 0;
+        (void) snprintf(path, sizeof path, "/proc/%s/task", pid);
+        DIR *folder = opendir(path);
+        if (!folder)
+                return -1;
+        for (const struct dirent *d; (d = readdir(folder));) {
+                char file[64], name[64];
+                (void) snprintf(file, sizeof file, "task/%.20s/comm", d->d_name);
+                if (d->d_name[0] != '.' && process_read(pid, file, name, sizeof name) > 0)
+                        count += strncmp(name, "iou-", 4) != 0;
+        }
+        (void) closedir(folder);
+        return count;
+}
+
 static bool look(const char *pid, struct held *ret) {
         struct held h;
         h.numbers[0] = field_of(pid, "smaps_rollup", "Rss:");
-        h.numbers[2] = field_of(pid, "status", "Threads:");
-        if (h.numbers[0] < 0 || h.numbers[2] < 0 || !look_at_files(pid, &h))
+        h.numbers[2] = threads_of(pid);
+        if (h.numbers[0] < 0 || h.numbers[2] <= 0 || !look_at_files(pid, &h))
                 return false;
         for (size_t i = 0; i < NUMBERS; i++)
                 if (h.numbers[i] < ret->numbers[i])
