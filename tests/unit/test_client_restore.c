@@ -123,7 +123,8 @@ static void expect_untouched(int expected_problems) {
         assert_int_equal(cairn_restore(now.c, &report), CAIRN_ERR_MISMATCH);
         assert_int_equal(small_digest(&now), digest);
         assert_int_equal(cairn_exit_code(now.c), 78);
-        (void) snprintf(count, sizeof count, "%d differences", expected_problems);
+        (void) snprintf(count, sizeof count, "%d difference%s between", expected_problems,
+                        expected_problems == 1 ? "" : "s");
         if (!strstr(cairn_error_text(now.c), count))
                 print_error("%s\n", cairn_error_text(now.c));
         assert_non_null(strstr(cairn_error_text(now.c), count));
