@@ -53,7 +53,9 @@
  *     (FP32 steps, copies of anytime tensors), records an event and returns. The state is a cut
  *     once the stream has come there. Work of other streams that writes registered tensors is
  *     joined into the stream before (cudaStreamWaitEvent); anytime tensors are written on it.
- *   - cairn_restore returns when every byte is in place.
+ *   - cairn_restore waits for what was queued on the stream before (first values), at most 120 s,
+ *     then copies, and returns when every byte is in place. Work of other streams that writes
+ *     registered tensors has ended before it is called.
  *
  * Units: bytes, nanoseconds. Step numbers are the caller's; they grow with every update and are
  * what users see. Ownership: strings and arrays passed in are copied. Memory of cairn_alloc belongs
@@ -135,7 +137,9 @@ CAIRN_API const char *cairn_override(struct cairn *c, const char *key);
 CAIRN_API int cairn_alloc(struct cairn *c, uint64_t bytes, void **ret);
 /* CUDA: the stream that updates are queued on, a cudaStream_t or CUstream of the session's GPU;
  * NULL, and before the first call: the default stream, which waits for all other blocking ones.
- * Counts from the next cairn_update_end on. API in a session of the host. */
+ * Named before cairn_restore, which waits for it; another one counts from the next
+ * cairn_update_end on. The default stream is **unproven**: the emulated driver refuses it. API in
+ * a session of the host. */
 CAIRN_API int cairn_set_stream(struct cairn *c, void *stream);
 
 struct cairn_tensor {

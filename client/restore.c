@@ -206,6 +206,8 @@ static int restore_from(struct cairn *c, struct restoration *x, struct cairn_err
         TRY(transfer_check_steps(&x->transfer, &request, problems, reterr));
         if (problems->item_count)
                 return refuse(c, problems, reterr);
+        /* First values that are still on their way would overwrite what is restored. */
+        TRY(stream_join(&c->stream, reterr));
         uint64_t begin_ns = clock_now(c->clock);
         x->transfer.device = c->stream.device;
         x->transfer.clock = c->clock;

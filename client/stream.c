@@ -157,6 +157,14 @@ static int record(struct stream *s, struct cairn_error *reterr) {
         return 0;
 }
 
+int stream_join(struct stream *s, struct cairn_error *reterr) {
+        if (!s->device)
+                return 0;
+        TRY(record(s, reterr));
+        return s->device->ops->event_wait(s->device, &s->event,
+                                          clock_now(s->clock) + STREAM_WAIT_NS, reterr);
+}
+
 /* The device has read the steps of the end before. After one that was published it has. */
 static int reclaim(struct stream *s, uint64_t limit_ns, struct cairn_error *reterr) {
         if (!s->queued)

@@ -4,6 +4,7 @@
  * it, and the swap to STABLE once the device has come there.
  *
  *     stream_init(&s, device, page, ring_fd, clock);
+ *     TRY(stream_join(&s, &e));                      restore: what the trainer queued has ended
  *     stream_end(&s, registry, step, seal, &e);      update_end: queues, returns
  *     while (stream_look(&s) == CAIRN_ERR_BUSY) ...   the helper thread: publishes
  *     stream_await(&s, deadline_ns);                  update_begin: the like, and waits
@@ -60,6 +61,8 @@ void stream_init(struct stream *s, struct device *device, struct control_page *p
                  const struct clock_ops *clock);
 /* NULL: the default stream. From the next end on; the ends before are told by their own events. */
 void stream_set(struct stream *s, void *queue);
+/* No end is pending. Until all that was queued is done, STREAM_WAIT_NS at most: TIMEOUT. */
+int stream_join(struct stream *s, struct cairn_error *reterr);
 /* What the device still reads stays. */
 void stream_done(struct stream *s);
 /* Truths -> FP32 steps and tensors -> shadows are queued. On failure the update has ended and is

@@ -28,7 +28,7 @@
 #include <signal.h>
 #include <string.h>
 
-enum { COUNTERS = 3, STATISTICS = 64, BROKEN = 3 };
+enum { COUNTERS = 3, STATISTICS = 64, BROKEN = 3, FIRST_VALUES = 1000 };
 
 /* ---- what the GPU does ---- */
 
@@ -327,9 +327,25 @@ static int take_step(struct trainer *t, int64_t step) {
         return cairn_update_end(t->cairn, step) < 0 ? complain(t, "end") : 0;
 }
 
+/* First values that are still on their way when cairn_restore is called: they come before what it
+ * brings. */
+static int queue_first_values(const struct trainer *t) {
+        if (t->on_host || strcmp(t->memory, "host") == 0)
+                return 0;
+        for (int i = 0; i < FIRST_VALUES; i++)
+                IS_OK(t->cuda->MemsetD8Async((uintptr_t) t->s.weights, 0, t->values * sizeof(float),
+                                             t->stream));
+        return 0;
+}
+
 static int train(struct trainer *t) {
         struct cairn_report report = {.size = sizeof report};
-        if (cairn_seal(t->cairn) < 0 || cairn_restore(t->cairn, &report) < 0)
+        if (cairn_seal(t->cairn) < 0)
+                return complain(t, "seal");
+        int r = queue_first_values(t);
+        if (r)
+                return r;
+        if (cairn_restore(t->cairn, &report) < 0)
                 return complain(t, "start");
         fprintf(stderr, "%s\n", report.text);
         t->is_first = report.start == CAIRN_START_FRESH;
@@ -347,7 +363,7 @@ static int train(struct trainer *t) {
         if (last < report.step && log_step(t, log, report.step) != 0)
                 return 74;
         for (int64_t step = report.step + 1; step <= t->steps; step++) {
-                int r = cairn_should_stop(t->cairn) ? -1 : take_step(t, step);
+                r = cairn_should_stop(t->cairn) ? -1 : take_step(t, step);
                 if (r && t->break_at && step >= t->break_at && t->is_first)
                         return BROKEN;
                 if (!r)
