@@ -61,6 +61,8 @@ bare() { # arguments of run
 said=$(bare --brief --out "$work/results") || die "the steps fail on the emulated driver:"$'\n'"$said"
 [ "$(tail -n 1 <<<"$said")" = "$(tail -n 1 "$work/results/results.txt")" ] || die "the table is not what was said"
 [ "$(json complete <"$work/results/results.json")" = true ] || die "the JSON is not whole"
+[ "$(json emulated <"$work/results/results.json")" = true ] && grep -q '^Cairn on .*, emulated: ' "$work/results/results.txt" ||
+        die "the results do not say that the driver is an emulated one"
 passed=$(json passed <"$work/results/results.json") skipped=$(json skipped <"$work/results/results.json")
 [[ "$(tail -n 1 <<<"$said")" = "$passed passed, 0 failed, $skipped skipped" ]] || die "counts differ: $said"
 result() { # step
