@@ -372,8 +372,11 @@ static int train(struct trainer *t) {
                         break;
                 if (r)
                         return r;
-                if (step == t->die_at && t->is_first)
+                if (step == t->die_at && t->is_first) {
+                        /* Until then libcairn has seen that the GPU is done: the step is a cut. */
+                        clock_system.sleep_ns(clock_system.context, NSEC_PER_SEC);
                         (void) raise(SIGKILL);
+                }
         }
         if (cairn_should_stop(t->cairn))
                 return 0;
