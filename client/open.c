@@ -158,8 +158,11 @@ static int map_page(struct cairn *c, int fd, struct cairn_error *reterr) {
 /* ---- the connection ---- */
 
 /* An agent that is just being restarted refuses or ends connections: try again for as long as the
- * open may take. Where nothing listens at all, waiting would only hide the answer. */
-static bool may_pass(int r, const struct cairn_error *e) {
+ * open may take. Where nothing listens at all, waiting would only hide the answer; but a restart
+ * takes the old socket away a moment before the new one is there, so that is looked at twice. */
+static bool may_pass(int r, const struct cairn_error *e, unsigned *missing) {
+        if (r == CAIRN_ERR_UNREACHABLE && e->system_code == ENOENT && e->object[0])
+                return (*missing)++ == 0;
         return r == CAIRN_ERR_PEER ||
                (r == CAIRN_ERR_UNREACHABLE && e->system_code == ECONNREFUSED && e->object[0]);
 }
@@ -169,6 +172,7 @@ static int greet(struct cairn *c, struct control *control, const char *path, int
                  struct cairn_error *reterr) {
         Cairn__Control__Hello hello = CAIRN__CONTROL__HELLO__INIT;
         uint64_t refused_until_ns = clock_now(c->clock) + RECONNECT_NS;
+        unsigned missing = 0;
         hello.kind = CAIRN__CONTROL__PEER_KIND__PEER_CLIENT;
         hello.run = (ProtobufCBinaryData){strlen(c->run), (uint8_t *) c->run};
         hello.rank = c->rank;
@@ -182,7 +186,7 @@ static int greet(struct cairn *c, struct control *control, const char *path, int
                 uint64_t until_ns = r == CAIRN_ERR_PEER ? deadline_ns : refused_until_ns;
                 if (r == 0)
                         return 0;
-                if (!may_pass(r, &e) || now_ns + OPEN_RETRY_NS >= until_ns) {
+                if (!may_pass(r, &e, &missing) || now_ns + OPEN_RETRY_NS >= until_ns) {
                         if (reterr)
                                 *reterr = e;
                         return r;
