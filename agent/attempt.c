@@ -51,6 +51,7 @@ void attempts_done(struct run *run) {
 static int attempt_begin(struct run *run, struct run_attempt *a, uint32_t number,
                          struct cairn_error *reterr) {
         a->number = number;
+        a->since_ns = loop_now(&run->agent->loop);
         a->state = ATTEMPT_OPENING;
         a->ranks = calloc(run->world, sizeof *a->ranks);
         if (!a->ranks)
@@ -609,7 +610,7 @@ static void note_not_opened(struct run_attempt *a, const struct cairn_error *err
         run->attempts_failed++;
         outage_failed(run, a->number, error);
         group_tell_doom(run, a->number, error);
-        demand_fail_all(run, error);
+        demand_not_opened(run, a, error);
 }
 
 static void open_failed(struct run_attempt *a, const struct cairn_error *error) {

@@ -315,10 +315,17 @@ void demand_failed(struct run *run, const struct run_attempt *a, const struct ca
         }
 }
 
-void demand_fail_all(struct run *run, const struct cairn_error *error) {
-        for (size_t i = 0; i < RUN_WAITER_COUNT_MAX; i++)
-                if (run->waiters[i].used && !run->waiters[i].tagging)
-                        fail(&run->waiters[i], error);
+void demand_not_opened(struct run *run, const struct run_attempt *a,
+                       const struct cairn_error *error) {
+        for (size_t i = 0; i < RUN_WAITER_COUNT_MAX; i++) {
+                struct run_waiter *w = &run->waiters[i];
+                if (!w->used || w->tagging)
+                        continue;
+                if (w->since_ns > a->since_ns)
+                        end_pause(run);
+                else
+                        fail(w, error);
+        }
 }
 
 const char *demand_tag(const struct run *run, const struct run_attempt *a, uint32_t *ret_reason) {

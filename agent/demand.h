@@ -22,8 +22,10 @@ bool demand_notice_pending(const struct run *run);
 void demand_committed(struct run *run, const struct run_attempt *a,
                       const struct commit_result *committed);
 void demand_failed(struct run *run, const struct run_attempt *a, const struct cairn_error *error);
-/* No attempt can be made: all who wait hear why. */
-void demand_fail_all(struct run *run, const struct cairn_error *error);
+/* The attempt cannot be made: all hear why who waited when it was begun. Whoever came later may
+ * have come after what made it fail was over: another one is begun at once. */
+void demand_not_opened(struct run *run, const struct run_attempt *a,
+                       const struct cairn_error *error);
 /* Of a group. Leader: another node's agent (by its nonce) wants a cut. Member: its answer. */
 void demand_from(struct run *run, uint64_t nonce, const Cairn__Peer__Demand *m);
 void demand_heard(struct run *run, const Cairn__Peer__Demanded *m);

@@ -69,6 +69,7 @@ struct run_attempt {
         enum attempt_state state;
         struct run *run;
         uint32_t number;
+        uint64_t since_ns; /* when it was begun */
         unsigned tries;
         bool doomed;
         bool recorded;                  /* node-local stores: INDEX and COMMIT are on all nodes */

@@ -573,6 +573,30 @@ static void test_asked_during_pause(void **state) {
         assert_int_equal(reply->snapshot_reply->step, 40);
 }
 
+/* What was begun before somebody asked says nothing about the storage of now. */
+static void test_asked_while_opening(void **state) {
+        struct run *run = agent_find_run(&f.agent, "demo");
+        uint64_t failed = run->attempts_failed;
+        (void) state;
+        f.store_holds = true;
+        size_t begun = fixture_count(&f, STORE_ATTEMPT_OPEN);
+        fixture_update(&f, &t, 1, true); /* uses up what is armed */
+        while (fixture_count(&f, STORE_ATTEMPT_OPEN) == begun)
+                fixture_run_ms(&f, 10);
+        fixture_update(&f, &t, 2, false);
+        ask_snapshot(true, 5 * NSEC_PER_SEC, "");
+        while (!demand_pending(run))
+                fixture_run_ms(&f, 10);
+        f.fail_verb = STORE_ATTEMPT_OPEN;
+        f.fail_status = CAIRN_ERR_NOSPACE;
+        f.store_holds = false;
+        const Cairn__Control__Envelope *reply = fixture_receive(&f, tool);
+        assert_int_equal(reply->body_case, BODY(SNAPSHOT_REPLY));
+        assert_null(reply->failure);
+        assert_int_equal(reply->snapshot_reply->step, 2);
+        assert_int_equal(run->attempts_failed, failed + 1);
+}
+
 /* A fast schedule on storage that takes nothing: fewer and fewer tries, until one works. */
 static void test_failing_writes_pause(void **state) {
         struct run *run = agent_find_run(&f.agent, "demo");
@@ -843,6 +867,7 @@ int main(void) {
                 TEST(test_stop),
                 TEST(test_stop_without_room),
                 TEST(test_asked_during_pause),
+                TEST(test_asked_while_opening),
                 TEST(test_failing_writes_pause),
                 TEST(test_finish_and_end),
                 TEST(test_finish_long_reason),
