@@ -73,7 +73,7 @@ judge() { # what, samples
 wide=("$train" --data "$work/text" --layers 1 --heads 2 --width 64 --context 16 --batch 2 --quiet)
 
 snapshots() { # run, whether every third fails
-        local i status failed=0 committed=0
+        local i status verdict failed=0 committed=0
         settled='' settled_kib=0
         : >"$work/samples"
         start "$1" --every 10m --keep-last 3 -- "${trainer[@]}" --steps 100000000
@@ -92,7 +92,7 @@ snapshots() { # run, whether every third fails
                 [ $((i % every)) -ne 1 ] || sample "$i"
         done
         [ "$failed" -eq $(($2 ? rounds / 3 : 0)) ] || die "$failed of $rounds failed: $(cat "$work/snapshot.log")"
-        judge "$1" "$work/samples" || die "$(sort -s -k2,2 "$work/samples")"
+        verdict=$(judge "$1" "$work/samples") || die "${verdict//$'\n'/; }"$'\n'"$(sort -s -k2,2 "$work/samples")"
         cat "$work/flat"
         kill -INT "$runner"
         finish 30
