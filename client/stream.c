@@ -28,10 +28,6 @@ void stream_init(struct stream *s, struct device *device, struct control_page *p
         (void) pthread_mutex_init(&s->lock, NULL);
 }
 
-void stream_set(struct stream *s, void *queue) {
-        s->queue = queue ? queue : DEFAULT_STREAM;
-}
-
 static void free_steps(struct stream *s) {
         if (s->steps_locked)
                 (void) s->device->ops->host_unregister(s->device, s->steps, NULL);
@@ -40,6 +36,13 @@ static void free_steps(struct stream *s) {
         s->steps = NULL;
         s->steps_bytes = 0;
         s->steps_locked = false;
+}
+
+/* Whoever still reads them may go on to do so, until the process ends. */
+static void leave_steps(struct stream *s) {
+        s->steps = NULL;
+        s->steps_bytes = 0;
+        s->queued = s->unmarked = s->steps_locked = false;
 }
 
 /* ---- failures ---- */
@@ -157,6 +160,14 @@ static int record(struct stream *s, struct cairn_error *reterr) {
         return 0;
 }
 
+/* Of an end that failed halfway the old stream may still read the steps. The new one's event would
+ * not say how long. */
+void stream_set(struct stream *s, void *queue) {
+        if (s->queued && s->unmarked && record(s, NULL) < 0)
+                leave_steps(s);
+        s->queue = queue ? queue : DEFAULT_STREAM;
+}
+
 int stream_join(struct stream *s, struct cairn_error *reterr) {
         if (!s->device)
                 return 0;
@@ -260,9 +271,7 @@ void stream_done(struct stream *s) {
         /* What hangs is left to the end of the process. */
         if (reclaim(s, CLOSE_NS, NULL) < 0 && s->final.status == 0 &&
             reclaim(s, CLOSE_NS, NULL) < 0)
-                s->steps = NULL;
-        if (!s->steps)
-                s->steps_locked = false;
+                leave_steps(s);
         free_steps(s);
         s->device->ops->event_done(s->device, &s->event);
         (void) pthread_mutex_destroy(&s->lock);

@@ -7,6 +7,7 @@
 #include "tests/unit/cuda_emulated.h"
 
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 
 enum { STEPS = 4, VALUES = 16 };
 #define AWHILE_NS (10 * NSEC_PER_SEC)
@@ -217,6 +218,41 @@ static void a_failure_costs_one_cut(void **state) {
         }
 }
 
+/* The steps of an end that failed halfway belong to the stream it was queued on: they are written
+ * again only after an event of that one, or not at all. */
+static void a_failure_and_another_stream(void **state) {
+        struct fixture *f = *state;
+        struct cuda_stream *other;
+        assert_int_equal(cuda->StreamCreateWithPriority(&other, CUDA_STREAM_NON_BLOCKING, 0),
+                         CUDA_OK);
+        for (int lost = 0; lost < 2; lost++) {
+                bool expired;
+                struct cut_gate gate = {.deadline_duration_ns = GATE_DEADLINE_NS_MIN};
+                emu->hold(true);
+                emu->fault("cuMemcpyAsync", 2, CUDA_INVALID_VALUE);
+                assert_int_equal(end(f, 1), CAIRN_ERR_DEVICE);
+                assert_true(f->stream.unmarked);
+                float *read_by_device = f->stream.steps;
+                uint64_t bytes = f->stream.steps_bytes;
+                if (lost)
+                        emu->fault("cuEventRecord", 1, CUDA_INVALID_VALUE);
+                stream_set(&f->stream, lost ? f->queue : other);
+                assert_false(f->stream.unmarked);
+                assert_int_equal(f->stream.queued, !lost);
+                assert_ptr_equal(f->stream.steps, lost ? NULL : read_by_device);
+                emu->hold(false);
+                assert_int_equal(end(f, 2), 0);
+                assert_true(await(f));
+                assert_int_equal(cut_update_begin(f->page, &gate, &clock_system, &expired), 0);
+                if (!lost)
+                        continue;
+                assert_int_equal(f->device->ops->host_unregister(f->device, read_by_device, NULL),
+                                 0);
+                assert_int_equal(munmap(read_by_device, bytes), 0);
+        }
+        assert_int_equal(cuda->StreamDestroy(other), CUDA_OK);
+}
+
 static void an_event_that_cannot_be_asked(void **state) {
         struct fixture *f = *state;
         struct cairn_error e = CAIRN_ERROR_INIT;
@@ -306,6 +342,7 @@ int main(void) {
                 TEST(a_request_rings),
                 TEST(an_end_that_takes_too_long_is_no_cut),
                 TEST(a_failure_costs_one_cut),
+                TEST(a_failure_and_another_stream),
                 TEST(an_event_that_cannot_be_asked),
                 TEST(page_locking_that_is_refused),
                 TEST(a_word_that_was_changed),
