@@ -9,6 +9,13 @@
 #include <string.h>
 
 static int unsupported(cudaError_t e, struct cairn_error *reterr) {
+        int version = 0;
+
+        /* 0: there is no driver, of which the runtime's own sentence says that it is too old. */
+        if (cudaDriverGetVersion(&version) == cudaSuccess && version == 0)
+                return error_set(reterr, CAIRN_ERR_UNSUPPORTED, "open device", "cuda",
+                                 "no NVIDIA driver is loaded on this machine (libcuda.so.1); "
+                                 "install one, or give --device cpu");
         return error_set(reterr, CAIRN_ERR_UNSUPPORTED, "open device", "cuda",
                          "%s: %s; look at `nvidia-smi` and `cairn doctor`, or give --device cpu",
                          cudaGetErrorName(e), cudaGetErrorString(e));
