@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # What neither compiler nor clang-tidy says: 100 columns, functions of at most 70 lines, no calls that
-# run a shell, no notes about work that is not done, a licence line at the top of each source.
+# run a shell, no notes about work that is not done, a licence line at the top of each source, no variable
+# of ours that no page names.
 set -u
 export LC_ALL=C
 shopt -s nullglob
@@ -35,4 +36,8 @@ inside && /^}/ {
         inside = 0
 }
 END { exit failures > 0 }
-' "${files[@]}" /dev/null
+' "${files[@]}" /dev/null || failed=1
+for name in $(grep -hoE '(getenv|locate)\("CAIRN_[A-Z_]+"' [a-z]*/*.c trainer/*/*.c | grep -oE 'CAIRN_[A-Z_]+' | sort -u); do
+        grep -qw "$name" docs/*.md docs/man/* || { echo "\$$name is read and neither in docs/ nor in its man pages" && failed=1; }
+done
+exit "${failed:-0}"
