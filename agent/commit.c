@@ -8,6 +8,7 @@
 #include "agent/retention.h"
 #include "base/cleanup.h"
 #include "base/fault.h"
+#include "format/check.h"
 #include "format/crc32c.h"
 #include "format/layout.h"
 
@@ -212,10 +213,6 @@ int attempt_discard(struct store_run *run, struct attempt *a, struct cairn_error
 
 /* ---- INDEX and COMMIT ---- */
 
-static bool bytes_equal_text(const ProtobufCBinaryData *b, const char *text) {
-        return b->len == strlen(text) && (b->len == 0 || memcmp(b->data, text, b->len) == 0);
-}
-
 static int check_manifest(const struct store_run *run, const struct commit_source *source,
                           uint32_t rank, const struct file_content *m, const char *object,
                           struct cairn_error *reterr) {
@@ -224,7 +221,7 @@ static int check_manifest(const struct store_run *run, const struct commit_sourc
         if (!h || h->data_uuid.len != 16)
                 return error_set(reterr, CAIRN_ERR_CORRUPT, "check manifest", object,
                                  "it has no complete head");
-        if (!bytes_equal_text(&h->run, run->run) || h->generation != source->generation ||
+        if (!bytes_are(&h->run, run->run) || h->generation != source->generation ||
             h->attempt != source->attempt || h->world != source->world || h->rank != rank)
                 return error_set(reterr, CAIRN_ERR_CORRUPT, "check manifest", object,
                                  "it is of another attempt: rank %" PRIu32 " of %" PRIu32

@@ -9,6 +9,7 @@
 #include "agent/survey.h"
 #include "base/cleanup.h"
 #include "base/fault.h"
+#include "format/check.h"
 #include "format/crc32c.h"
 #include "format/verify.h"
 
@@ -316,9 +317,7 @@ static int check_records(const struct store_run *run, const char *directory, uin
         TRY(file_read(files->record, files->record_bytes, FILE_COMMIT, COMMIT_NAME, arena, &record,
                       reterr));
         const Cairn__Format__Head *h = record.head;
-        bool same_run =
-                h->run.len == strlen(run->run) && memcmp(h->run.data, run->run, h->run.len) == 0;
-        if (!same_run || h->generation != generation || h->attempt != attempt ||
+        if (!bytes_are(&h->run, run->run) || h->generation != generation || h->attempt != attempt ||
             record.commit->index_bytes != files->index_bytes ||
             record.commit->index_crc32c != crc32c(0, files->index, files->index_bytes))
                 return error_set(reterr, CAIRN_ERR_CORRUPT, "commit", directory,
@@ -416,8 +415,7 @@ static int check_claim(struct settling *s, struct cairn_error *reterr) {
         node_ranks(g, s->node, &first, &count);
         if (g->generation != s->generation ||
             s->start.generation_start->generation != g->generation ||
-            g->run.len != strlen(s->run->run) ||
-            memcmp(g->run.data, s->run->run, g->run.len) != 0 || count == 0)
+            !bytes_are(&g->run, s->run->run) || count == 0)
                 return error_set(reterr, CAIRN_ERR_CORRUPT, "start run", s->run->run,
                                  "the leader sent the claim of something else");
         return 0;

@@ -103,9 +103,9 @@ bool arena_adopt(struct arena *a, void *memory, size_t bytes) {
 }
 
 char *arena_strndup(struct arena *a, const char *s, size_t bytes) {
-        size_t length = strnlen(s, bytes);
+        size_t length = bytes ? strnlen(s, bytes) : 0; /* no bytes may have no address */
         char *copy = arena_alloc(a, length + 1, 1);
-        if (copy)
+        if (copy && length)
                 memcpy(copy, s, length);
         return copy;
 }

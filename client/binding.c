@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/binding.h"
 #include "base/bytes.h"
+#include "format/check.h"
 #include "format/dtype.h"
 #include "format/layout.h"
 #include "format/wire.h"
@@ -455,8 +456,7 @@ static void compare_descriptions(struct maker *m) {
 static void compare_heads(struct maker *m) {
         const Cairn__Format__Head *head = m->s->index.head;
         char label[LABEL_BYTES];
-        if (head->run.len != strlen(m->request->run) ||
-            memcmp(head->run.data, m->request->run, head->run.len) != 0)
+        if (!bytes_are(&head->run, m->request->run))
                 textbuf_item(&m->b->problems, "the checkpoint is of run %s, this is %s",
                              name_label(head->run.data, head->run.len, label, sizeof label),
                              m->request->run);

@@ -8,6 +8,7 @@
 #define CAIRN_CHECK_H
 
 #include "format/file.h"
+#include <string.h>
 
 /* Section types, in the order in which they stand in a file. On disk: never reused. */
 enum section_type {
@@ -50,6 +51,15 @@ int check_tensors(const struct check *c);
 int check_fail(const struct check *c, int status, enum section_type type, size_t item,
                const ProtobufCBinaryData *name, const char *message, ...)
         __attribute__((format(printf, 6, 7)));
+
+/* Empty bytes have no address. */
+static inline bool bytes_equal(const ProtobufCBinaryData *a, const ProtobufCBinaryData *b) {
+        return a->len == b->len && (a->len == 0 || memcmp(a->data, b->data, a->len) == 0);
+}
+static inline bool bytes_are(const ProtobufCBinaryData *bytes, const char *text) {
+        size_t length = strlen(text);
+        return bytes->len == length && (length == 0 || memcmp(bytes->data, text, length) == 0);
+}
 
 /* Non-empty, at most bytes_max, valid UTF-8 without NUL; returns what is wrong or NULL. */
 const char *check_text(const ProtobufCBinaryData *text, size_t bytes_max, bool empty_allowed);

@@ -4,6 +4,7 @@
  */
 #include "base/bytes.h"
 #include "base/log.h"
+#include "format/check.h"
 #include "format/dtype.h"
 #include "format/layout.h"
 #include "format/sort.h"
@@ -55,16 +56,12 @@ static int disagree(struct merge *m, const Tensor *t, const char *what) {
 
 /* ---- heads ---- */
 
-static bool same_bytes(const ProtobufCBinaryData *a, const ProtobufCBinaryData *b) {
-        return a->len == b->len && (a->len == 0 || memcmp(a->data, b->data, a->len) == 0);
-}
-
 static int check_heads(struct merge *m) {
         const Cairn__Format__Head *first = m->manifests[0]->head;
 
         for (uint32_t rank = 0; rank < m->world; rank++) {
                 const Cairn__Format__Head *h = m->manifests[rank]->head;
-                const char *what = !same_bytes(&h->run, &first->run)      ? "run"
+                const char *what = !bytes_equal(&h->run, &first->run)     ? "run"
                                    : h->generation != first->generation   ? "generation"
                                    : h->step != first->step               ? "step"
                                    : h->attempt != first->attempt         ? "attempt"
@@ -127,7 +124,7 @@ static int join(struct merge *m, Tensor *merged, bool merged_has_bytes, const Te
                 : !same_shape(merged, t)                          ? "shape"
                 : merged->mutates != t->mutates                   ? "time of change"
                 : merged->replicated != t->replicated             ? "replication"
-                : !same_bytes(&merged->alias_of, &t->alias_of)    ? "tied tensor"
+                : !bytes_equal(&merged->alias_of, &t->alias_of)   ? "tied tensor"
                 : both && merged->stored_dtype != t->stored_dtype ? "stored type"
                 : merged->has_true_step && t->has_true_step && merged->true_step != t->true_step
                         ? "true step"
@@ -188,7 +185,7 @@ static int merge_group(struct merge *m, Tensor *const *group, size_t count, Tens
 }
 
 static bool same_name(const Tensor *a, const Tensor *b) {
-        return same_bytes(&a->name, &b->name);
+        return bytes_equal(&a->name, &b->name);
 }
 
 static int merge_tensors(struct merge *m) {

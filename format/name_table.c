@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "format/name_table.h"
+#include "format/check.h"
 
 #include <assert.h>
 #include <stddef.h>
@@ -52,7 +53,7 @@ static struct name_slot *seek(const struct name_table *t, const ProtobufCBinaryD
                 if (slot->hash != (uint32_t) (hash >> 32))
                         continue;
                 const ProtobufCBinaryData *other = name_of(t, slot->item - 1);
-                if (other->len == name->len && memcmp(other->data, name->data, name->len) == 0)
+                if (bytes_equal(other, name))
                         return slot;
         }
 }

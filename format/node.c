@@ -4,6 +4,7 @@
  * ranks those are.
  */
 #include "base/cleanup.h"
+#include "format/check.h"
 #include "format/scan.h"
 
 #include <inttypes.h>
@@ -38,15 +39,11 @@ int node_read(const struct io_ops *io, int run_dirfd, char ret[SCAN_NODE_BYTES],
         return 0;
 }
 
-static bool is_host(const Cairn__Format__Member *m, const char *node) {
-        return m->host.len == strlen(node) && memcmp(m->host.data, node, m->host.len) == 0;
-}
-
 void node_ranks(const Cairn__Format__Generation *g, const char *node, uint32_t *ret_first,
                 uint32_t *ret_count) {
         *ret_first = *ret_count = 0;
         for (size_t i = 0; i < g->n_members; i++) {
-                if (!is_host(g->members[i], node))
+                if (!bytes_are(&g->members[i]->host, node))
                         continue;
                 if (*ret_count == 0)
                         *ret_first = g->members[i]->rank;

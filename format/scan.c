@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "format/scan.h"
 #include "base/cleanup.h"
+#include "format/check.h"
 #include "format/layout.h"
 #include "format/verify.h"
 
@@ -222,10 +223,6 @@ static bool is_damage(int status) {
 
 /* ---- generations ---- */
 
-static bool is_of_run(const ProtobufCBinaryData *run, const char *name) {
-        return run->len == strlen(name) && memcmp(run->data, name, run->len) == 0;
-}
-
 /* The nodes of a generation that names them; a later one's replace those of an earlier one. */
 static int take_nodes(struct scanning *s, const Cairn__Format__Generation *g) {
         struct run_scan *scan = &s->scan;
@@ -240,8 +237,7 @@ static int take_nodes(struct scanning *s, const Cairn__Format__Generation *g) {
         for (size_t i = 0; i < g->n_members; i++) {
                 const Cairn__Format__Member *m = g->members[i];
                 struct scan_node *n = scan->node_count ? &scan->nodes[scan->node_count - 1] : NULL;
-                if (n && strlen(n->node) == m->host.len &&
-                    memcmp(n->node, m->host.data, m->host.len) == 0) {
+                if (n && bytes_are(&m->host, n->node)) {
                         n->ranks++;
                         continue;
                 }
@@ -259,7 +255,7 @@ static int read_claim(struct scanning *s, struct scan_generation *g, struct aren
 
         name_generation(name, g->generation);
         TRY(file_load(s->io, s->dirfd, name, FILE_GENERATION, arena, ret, NULL, NULL, &g->error));
-        if (!is_of_run(&ret->generation->run, s->run))
+        if (!bytes_are(&ret->generation->run, s->run))
                 return error_set(&g->error, CAIRN_ERR_MISMATCH, "read claim", name,
                                  "it belongs to another run than %s", s->run);
         if (ret->generation->generation != g->generation)
@@ -378,7 +374,7 @@ static int judge_committed(struct scanning *s, struct scan_checkpoint *c, struct
         TRY(file_load(s->io, s->dirfd, verify_path(path, c->name, COMMIT_NAME), FILE_COMMIT, arena,
                       &content, &c->record_crc32c, NULL, &c->error));
         const Cairn__Format__Head *head = content.head;
-        if (!is_of_run(&head->run, s->run))
+        if (!bytes_are(&head->run, s->run))
                 return error_set(&c->error, CAIRN_ERR_MISMATCH, "read commit record", path,
                                  "it belongs to another run than %s", s->run);
         if (head->step != c->step || head->generation != c->generation)

@@ -5,6 +5,7 @@
  */
 #include "format/verify.h"
 #include "base/cleanup.h"
+#include "format/check.h"
 #include "format/crc32c.h"
 #include "format/layout.h"
 #include "format/message.h"
@@ -32,10 +33,6 @@ struct opened {
 static void opened_done(const struct opened *o) {
         if (o->fd >= 0)
                 (void) o->io->close(o->io->context, o->fd);
-}
-
-static bool same_bytes(const ProtobufCBinaryData *a, const ProtobufCBinaryData *b) {
-        return a->len == b->len && (a->len == 0 || memcmp(a->data, b->data, a->len) == 0);
 }
 
 static int corrupt(struct cairn_error *reterr, const char *operation, const char *object,
@@ -86,7 +83,7 @@ int verify_manifest(const struct io_ops *io, int run_dirfd, const char *director
         TRY(file_load(io, run_dirfd, path, FILE_MANIFEST, arena, &ret->content, &ret->crc32c,
                       &ret->bytes, reterr));
         const Cairn__Format__Head *head = ret->content.head;
-        if (head->run.len != strlen(run) || memcmp(head->run.data, run, head->run.len) != 0)
+        if (!bytes_are(&head->run, run))
                 return error_set(reterr, CAIRN_ERR_MISMATCH, "check manifest", path,
                                  "it belongs to another run than %s", run);
         if (head->rank != rank)
@@ -162,7 +159,7 @@ int verify_index_header(const struct io_ops *io, int run_dirfd, const char *dire
 
 /* NULL, or in what two heads of one checkpoint differ. */
 static const char *heads_differ(const Cairn__Format__Head *a, const Cairn__Format__Head *b) {
-        return !same_bytes(&a->run, &b->run)    ? "run"
+        return !bytes_equal(&a->run, &b->run)   ? "run"
                : a->generation != b->generation ? "generation"
                : a->step != b->step             ? "step"
                : a->world != b->world           ? "number of ranks"
@@ -348,7 +345,7 @@ static int check_manifest_digest(const struct verify_manifest *m,
                 return corrupt(reterr, "check digest", path,
                                "the file is not the one that was committed");
         if (m->content.head->data_bytes != digest->data_bytes ||
-            !same_bytes(&m->content.head->data_uuid, &digest->data_uuid))
+            !bytes_equal(&m->content.head->data_uuid, &digest->data_uuid))
                 return corrupt(reterr, "check manifest", path,
                                "it names another data file than COMMIT");
         return 0;
@@ -439,7 +436,7 @@ static int check(const struct io_ops *io, int run_dirfd, const char *name, const
         arena_init(&c.arena, VERIFY_ARENA_BYTES_MAX);
         TRY(load(io, run_dirfd, name, &c.arena, &c.index, &c.commit, reterr));
         const Cairn__Format__Head *head = c.commit.head;
-        if (head->run.len != strlen(run) || memcmp(head->run.data, run, head->run.len) != 0)
+        if (!bytes_are(&head->run, run))
                 return error_set(reterr, CAIRN_ERR_MISMATCH, "check checkpoint", name,
                                  "it belongs to another run than %s", run);
         TRY(check_manifests(&c, reterr));

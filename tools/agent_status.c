@@ -27,7 +27,8 @@ static int receive_text(struct control *agent, uint64_t id, uint64_t deadline_ns
                 if (!longer)
                         return error_set_errno(reterr, ENOMEM, "read status", "");
                 *text = longer;
-                memcpy(*text + *bytes, part->json.data, part->json.len);
+                if (part->json.len)
+                        memcpy(*text + *bytes, part->json.data, part->json.len);
                 *bytes += part->json.len;
                 more = part->more;
         }

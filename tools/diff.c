@@ -7,6 +7,7 @@
  */
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "format/check.h"
 #include "format/dtype.h"
 #include "tools/command.h"
 #include "tools/compare.h"
@@ -63,10 +64,6 @@ static void side_done(struct side *s) {
         store_view_done(&s->view);
 }
 
-static bool same_bytes(ProtobufCBinaryData a, ProtobufCBinaryData b) {
-        return a.len == b.len && (a.len == 0 || memcmp(a.data, b.data, a.len) == 0);
-}
-
 static json_t *bytes_json(ProtobufCBinaryData b) {
         return json_text(b.data, b.len);
 }
@@ -75,10 +72,10 @@ static json_t *bytes_json(ProtobufCBinaryData b) {
 
 static const Cairn__Format__Text *find_text(const Cairn__Format__Head *head,
                                             ProtobufCBinaryData key, size_t hint) {
-        if (hint < head->n_texts && same_bytes(head->texts[hint]->key, key))
+        if (hint < head->n_texts && bytes_equal(&head->texts[hint]->key, &key))
                 return head->texts[hint];
         for (size_t i = 0; i < head->n_texts; i++)
-                if (same_bytes(head->texts[i]->key, key))
+                if (bytes_equal(&head->texts[i]->key, &key))
                         return head->texts[i];
         return NULL;
 }
@@ -87,7 +84,7 @@ static void compare_texts(struct diff *d) {
         const Cairn__Format__Head *a = d->a.index.head, *b = d->b.index.head;
         for (size_t i = 0; i < a->n_texts; i++) {
                 const Cairn__Format__Text *t = a->texts[i], *other = find_text(b, t->key, i);
-                if (!other || !same_bytes(t->value, other->value))
+                if (!other || !bytes_equal(&t->value, &other->value))
                         json_array_append_new(
                                 d->descriptions,
                                 json_pack("{s:o, s:o, s:o}", "key", bytes_json(t->key), "a",
@@ -126,15 +123,15 @@ static uint64_t bits_of(double v) {
 
 static bool same_value(const Cairn__Format__StateValue *a, const Cairn__Format__StateValue *b) {
         return a->type == b->type && a->i64 == b->i64 && a->u64 == b->u64 &&
-               bits_of(a->f64) == bits_of(b->f64) && same_bytes(a->bytes_value, b->bytes_value);
+               bits_of(a->f64) == bits_of(b->f64) && bytes_equal(&a->bytes_value, &b->bytes_value);
 }
 
 static const Cairn__Format__StateValue *find_value(const Cairn__Format__State *s,
                                                    ProtobufCBinaryData name, size_t hint) {
-        if (s && hint < s->n_values && same_bytes(s->values[hint]->name, name))
+        if (s && hint < s->n_values && bytes_equal(&s->values[hint]->name, &name))
                 return s->values[hint];
         for (size_t i = 0; s && i < s->n_values; i++)
-                if (same_bytes(s->values[i]->name, name))
+                if (bytes_equal(&s->values[i]->name, &name))
                         return s->values[i];
         return NULL;
 }
@@ -208,7 +205,7 @@ static bool same_shape(const Cairn__Format__Tensor *a, const Cairn__Format__Tens
 static bool same_form(const Cairn__Format__Tensor *a, const Cairn__Format__Tensor *b) {
         return a->role == b->role && a->runtime_dtype == b->runtime_dtype &&
                a->stored_dtype == b->stored_dtype && same_shape(a, b) &&
-               same_bytes(a->alias_of, b->alias_of) && a->has_true_step == b->has_true_step &&
+               bytes_equal(&a->alias_of, &b->alias_of) && a->has_true_step == b->has_true_step &&
                a->true_step == b->true_step;
 }
 
