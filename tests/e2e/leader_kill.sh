@@ -104,6 +104,9 @@ begun_after() { # the step of each rank's newest start, once each
                         sort -n | tail -n 1
         done | sort -u
 }
+rolled_forward() { # STEP
+        grep -Eq "rolled forward 0*$1-g0001, which was written but not committed" "$life"/?.out
+}
 all_begun() { # GENERATION: twice four ranks said so
         [ "$(cat "$life/a.out" "$life/b.out" | grep -c '^lockstep: rank . of 4 begins')" -ge 8 ] && reached "$1" 1
 }
@@ -174,6 +177,9 @@ life() {
                 echo agent >"$life/result"
         elif [ "$complete" -gt 0 ]; then
                 [ "$steps" -gt "$visible" ] || violation "a complete attempt was not rolled forward: step $steps"
+                echo rolled-forward >"$life/result"
+        elif [ "$2" = b ] && [ "$steps" -gt "$visible" ] && rolled_forward "$steps"; then
+                # The member's store process goes on: the last manifest came after the look, before the leader's.
                 echo rolled-forward >"$life/result"
         else
                 [ "$steps" -eq "$visible" ] || violation "step $visible was there, step $steps resumed"
