@@ -248,23 +248,41 @@ static int resume_tensor(struct maker *m, size_t index, struct cairn_error *rete
         return add_load(m, index, stored, converted, label, reterr);
 }
 
-/* Is a stored tensor that nobody registered here another rank's own? */
+/* Is a stored tensor that nobody registered here another rank's own? A tied one is where its root
+ * is; of an empty one there is nothing to miss. */
 static bool belongs_elsewhere(const struct maker *m, const Cairn__Format__Tensor *stored) {
-        if (m->s->index.head->world <= 1 || stored->replicated || stored->n_extents == 0)
+        const Cairn__Format__Tensor *root = stored;
+        if (stored->alias_of.len)
+                root = stored_find(m->s, stored->alias_of.data, stored->alias_of.len);
+        if (m->s->index.head->world <= 1 || !root || root->replicated)
                 return false;
-        for (size_t i = 0; i < stored->n_extents; i++)
-                if (stored->extents[i]->shard || stored->extents[i]->rank == m->request->rank)
+        for (size_t i = 0; i < root->n_extents; i++)
+                if (root->extents[i]->shard || root->extents[i]->rank == m->request->rank)
                         return false;
         return true;
+}
+
+/* A rank that was that this world lacks: nobody restores its own. */
+static bool is_orphan(const struct maker *m, const Cairn__Format__Tensor *stored) {
+        return stored->n_extents > 0 && stored->extents[0]->rank >= m->request->world;
 }
 
 static void find_extra_tensors(struct maker *m) {
         char label[LABEL_BYTES], shape[SHAPE_BYTES];
         for (size_t i = 0; i < m->s->index.tensor_count; i++) {
                 const Cairn__Format__Tensor *stored = m->s->index.tensors[i];
-                if (name_map_find(&m->r->tensor_names, stored->name.data, stored->name.len, NULL) ||
-                    belongs_elsewhere(m, stored))
+                if (name_map_find(&m->r->tensor_names, stored->name.data, stored->name.len, NULL))
                         continue;
+                if (belongs_elsewhere(m, stored)) {
+                        if (is_orphan(m, stored))
+                                textbuf_item(&m->b->skipped,
+                                             "tensor %s: of rank %" PRIu32
+                                             ", of which there is none now",
+                                             name_label(stored->name.data, stored->name.len, label,
+                                                        sizeof label),
+                                             stored->extents[0]->rank);
+                        continue;
+                }
                 textbuf_item(&m->b->problems,
                              "tensor %s: the checkpoint has it (%s %s %s), the trainer did not "
                              "register it",

@@ -110,6 +110,37 @@ static void other_ranks_tensors_are_no_extras(void **state) {
         assert_int_equal(f->binding.load_count, 1);
 }
 
+/* Of a rank that is no more: left out, and said. */
+static void lost_ranks_tensors_are_told(void **state) {
+        struct fixture *f = *state;
+        store(f, "mine", 0);
+        store(f, "theirs", 1);
+        declare(f, "mine", NULL);
+        f->request.world = 1;
+        make(f, 0);
+        assert_int_equal(f->binding.load_count, 1);
+        assert_string_equal(textbuf_string(&f->binding.skipped),
+                            "tensor theirs: of rank 1, of which there is none now\n");
+}
+
+/* Neither has extents that say whose it is. */
+static void other_ranks_tied_and_empty_are_no_extras(void **state) {
+        struct fixture *f = *state;
+        store(f, "empty", 1)->n_extents = 0;
+        store(f, "mine", 0);
+        store(f, "theirs", 1);
+        Cairn__Format__Tensor *tied = store(f, "tied", 1);
+        tied->alias_of = text("theirs");
+        tied->n_extents = 0;
+        declare(f, "mine", NULL);
+        make(f, 0);
+        assert_int_equal(f->binding.load_count, 1);
+        assert_int_equal(f->binding.skipped.item_count, 0);
+        binding_done(&f->binding);
+        f->request.rank = 1;
+        make(f, 2); /* it lacks its own ones */
+}
+
 static void replicated_extras_are(void **state) {
         struct fixture *f = *state;
         store(f, "mine", 0);
@@ -164,6 +195,8 @@ static void a_changed_world_is_told(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 TEST(other_ranks_tensors_are_no_extras),
+                TEST(lost_ranks_tensors_are_told),
+                TEST(other_ranks_tied_and_empty_are_no_extras),
                 TEST(replicated_extras_are),
                 TEST(ties_must_agree),
                 TEST(ties_load_once),
