@@ -128,6 +128,12 @@ void state_restored(struct state *st) {
                 c->ops->cast(c, st->working, c->type, st->parameters, st->dtype, st->shard.whole);
 }
 
+void state_obey(struct state *st, const struct settings *s) {
+        st->data_seed = st->dropout_seed = (uint64_t) s->seed;
+        if (s->loss_scale >= 0)
+                st->loss_scale = first_scale(s);
+}
+
 void state_begin_update(struct state *st) {
         struct compute *c = st->compute;
 
@@ -175,6 +181,8 @@ static int declare_values(struct state *st, struct cairn *c) {
         TRY(cairn_state_i64(c, "data.epoch", &st->epoch));
         TRY(cairn_state_u64(c, "data.seed", &st->data_seed));
         TRY(cairn_state_u64(c, "dropout.seed", &st->dropout_seed));
+        TRY(cairn_state_i64(c, "batch.full", &st->batch_full));
+        TRY(cairn_state_i64(c, "batch.micro", &st->batch_micro));
         TRY(cairn_state_i64(c, "accumulation.phase", &st->accumulation_phase));
         TRY(cairn_state_i64(c, "ema.updates", &st->ema_updates));
         TRY(cairn_state_f64(c, "loss_scale.value", &st->loss_scale));

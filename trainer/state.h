@@ -6,6 +6,7 @@
  *     state_init(&st, cairn, compute, &model, &settings, rank, &error);   // memory, first values
  *     state_declare(&st, cairn);                           // names every tensor and value
  *     ... cairn_seal, cairn_restore ...
+ *     state_obey(&st, &settings);                          // what the operator overrode
  *     state_restored(&st);                                 // what is derived from the state
  *     state_done(&st);
  *
@@ -48,6 +49,7 @@ struct state {
         int64_t good_steps;             /* since the scale last changed */
         int64_t skipped, nonfinite_run; /* updates skipped; in a row */
         uint64_t data_seed, dropout_seed;
+        int64_t batch_full, batch_micro; /* as batch.h has them: a resume splits as the run did */
         double best_loss;
         int64_t best_step, evaluations_without_gain; /* best_step -1: no evaluation yet */
         double seconds;                              /* of training, over all restarts */
@@ -65,6 +67,9 @@ void state_done(struct state *st);
 /* A negative status leaves its sentence in cairn_error_text. */
 int state_declare(struct state *st, struct cairn *c);
 void state_restored(struct state *st);
+/* Seeds and a fixed loss scale are the settings': libcairn has refused others than the stored ones
+ * unless the operator overrode them, and then what is described is what is computed with. */
+void state_obey(struct state *st, const struct settings *s);
 /* Inside an update: while no update was applied, masters and average are the parameters by
  * definition, whether these come from the seed or from another run's checkpoint. */
 void state_begin_update(struct state *st);

@@ -131,6 +131,8 @@ static int agree_on_step(struct train *t, uint64_t weights, struct cairn_error *
 
         agreement_add(&a, "step", "%" PRId64, t->checkpoint.report.step);
         agreement_add(&a, "samples", "%" PRId64, t->state.samples);
+        agreement_add(&a, "micro_batch", "%" PRId64 "/%" PRId64, t->state.batch_micro,
+                      t->state.batch_full);
         agreement_add(&a, "weights", "%016" PRIx64, weights);
         int r = agreement_check(&a, &t->group, reterr);
         agreement_done(&a);
@@ -290,9 +292,16 @@ int train_init(struct train *t, const struct settings *settings, int *ret_code,
 }
 
 void train_restored(struct train *t, int64_t step) {
+        struct state *st = &t->state;
+
         t->step = step;
-        t->corpus.seed = t->state.data_seed;
-        t->seconds_before = t->state.seconds;
+        state_obey(st, &t->settings);
+        t->corpus.seed = st->data_seed;
+        /* Where memory was short the run went on with smaller micro-batches. */
+        while (st->batch_full == t->batch.full && t->batch.micro > st->batch_micro &&
+               batch_shrink(&t->batch))
+                ;
+        t->seconds_before = st->seconds;
         t->begin_ns = clock_now(&clock_system);
 }
 
@@ -366,6 +375,8 @@ int train_step(struct train *t, float *ret_loss, struct cairn_error *reterr) {
         TRY(apply(t, &update, rate, reterr));
         st->samples += s->global_batch;
         st->epoch = (int64_t) corpus_epoch(&t->corpus, (uint64_t) st->samples);
+        st->batch_full = t->batch.full;
+        st->batch_micro = t->batch.micro;
         st->seconds = train_seconds(t);
         sample_log_write(t->sample_log, &t->corpus, (uint64_t) first, (uint64_t) t->batch.local);
         training_log_write_step(&t->log, &(struct training_log_step){.step = step,
@@ -434,6 +445,8 @@ static int run(struct train *t, enum train_end *ret_end, struct cairn_error *ret
 int train_run(struct train *t, struct cairn_error *reterr) {
         enum train_end end = TRAIN_GOES_ON;
         int r = run(t, &end, reterr);
+        if (r >= 0 && reterr) /* what it got over is not why it ended */
+                *reterr = (struct cairn_error) CAIRN_ERROR_INIT;
         int code = r < 0 ? exit_code(t, r) : ending_carry_out(t, end);
 
         if (t->checkpoint.failures > 0)

@@ -62,7 +62,8 @@ int train_init(struct train *t, const struct settings *settings, int *ret_code,
 /* The same without session, group and log, after compute, checkpoint.cairn and group were set: for
  * train_init and tests. */
 int train_build(struct train *t, struct cairn_error *reterr);
-/* Takes up what a restore brought: the seeds and times of the run's first start go on. */
+/* Takes up what a restore brought: the run's times and micro-batches go on, its seeds are what the
+ * settings say. */
 void train_restored(struct train *t, int64_t step);
 /* One step; its loss over the global batch. A failure is the group's and leaves the update open:
  * the process has to end. */

@@ -32,7 +32,7 @@ static void adjust_scale(const struct update *u, struct state *st, const struct 
         if (!u->is_finite) {
                 st->loss_scale = fmax(st->loss_scale / 2, SCALE_MIN);
                 st->good_steps = 0;
-        } else if (++st->good_steps == s->loss_scale_growth) {
+        } else if (++st->good_steps >= s->loss_scale_growth) { /* an override may have lowered it */
                 st->loss_scale = fmin(st->loss_scale * 2, SCALE_MAX);
                 st->good_steps = 0;
         }

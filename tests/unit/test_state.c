@@ -106,13 +106,20 @@ static void test_resume_over_epochs(void **state) {
         check_resume("--batch 64 --lr 0.01 --warmup 2", 8, 30);
 }
 
+/* Where memory was short the run goes on with smaller micro-batches, and so does a resume: another
+ * split has other last bits. */
+static void test_resume_after_memory_was_short(void **state) {
+        check_resume("--batch 6 --dropout 0.1 --oom-step 5", 20, 70);
+}
+
 /* The tests above have teeth: each entry is missed when it is left out, but for those that only
  * report, and those that happen to be what a fresh start has (test_train stops early by the wait).
  */
 static void test_each_entry_matters(void **state) {
         static const char *const without_effect[] = {
-                "data.epoch",   "accumulation.phase",    "data.seed",      "dropout.seed",
-                "time.seconds", "updates.nonfinite_run", "early_stop.wait"};
+                "data.epoch",      "accumulation.phase", "data.seed",
+                "dropout.seed",    "time.seconds",       "updates.nonfinite_run",
+                "early_stop.wait", "batch.full",         "batch.micro"};
         float losses[STEPS_MAX] = {0};
         struct fake_cut cut = {.count = 0}, end = cut;
         char name[96];
@@ -154,7 +161,7 @@ static void test_declaration(void **state) {
         assert_true(counts[CAIRN_PARAMETER] == tensors && counts[CAIRN_MASTER] == tensors);
         assert_true(counts[CAIRN_MOMENT1] == tensors && counts[CAIRN_MOMENT2] == tensors);
         assert_true(counts[CAIRN_EMA] == tensors && counts[CAIRN_STEP] == tensors);
-        assert_true(counts[CAIRN_BUFFER] == 1 && counts[0] == 14);
+        assert_true(counts[CAIRN_BUFFER] == 1 && counts[0] == 16);
         train_done(&t);
 }
 
@@ -164,6 +171,7 @@ int main(void) {
                 cmocka_unit_test(test_resume_bf16),
                 cmocka_unit_test(test_resume_fp16),
                 cmocka_unit_test(test_resume_over_epochs),
+                cmocka_unit_test(test_resume_after_memory_was_short),
                 cmocka_unit_test(test_each_entry_matters),
                 cmocka_unit_test(test_declaration),
         };

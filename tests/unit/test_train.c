@@ -132,6 +132,40 @@ static void test_signals(void **state) {
         train_done(&t);
 }
 
+/* Seed and loss scale stand in the settings and in the state: what was overridden, and is described
+ * from then on, is what the run uses. */
+static void test_overridden_state(void **state) {
+        struct fake_cut cut = {.count = 0};
+        struct train t;
+
+        small_start(&t, "--seed 1 --loss-scale 1024");
+        (void) small_step(&t);
+        fake_take(t.checkpoint.cairn, &cut);
+        train_done(&t);
+        small_start(&t, "--seed 7 --loss-scale off");
+        small_resume(&t, &cut);
+        assert_true(t.state.data_seed == 7 && t.state.dropout_seed == 7 && t.corpus.seed == 7);
+        assert_true(t.state.loss_scale == 1.0);
+        train_done(&t);
+        small_start(&t, "--seed 1 --loss-scale dynamic"); /* that one is the state's own */
+        small_resume(&t, &cut);
+        assert_true(t.corpus.seed == 1 && t.state.loss_scale == 1024.0);
+        fake_cut_done(&cut);
+        train_done(&t);
+}
+
+/* What a run got over is not reported as why it ended. */
+static void test_memory_was_short(void **state) {
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        struct train t;
+
+        small_start(&t, "--steps 4 --oom-step 2");
+        assert_int_equal(train_run(&t, &e), 0);
+        assert_true(t.step == 4 && t.batch.micro == 1);
+        assert_int_equal(e.status, 0);
+        train_done(&t);
+}
+
 static void run_hopeless(void *argument) {
         struct train t;
 
@@ -182,6 +216,8 @@ int main(void) {
                 cmocka_unit_test(test_early_stop),
                 cmocka_unit_test(test_time_budget),
                 cmocka_unit_test(test_signals),
+                cmocka_unit_test(test_overridden_state),
+                cmocka_unit_test(test_memory_was_short),
                 cmocka_unit_test(test_hopeless),
                 cmocka_unit_test(test_last_snapshot_fails),
                 cmocka_unit_test(test_rehearsed_stalls),

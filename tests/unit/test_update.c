@@ -64,6 +64,18 @@ static void test_scale_is_bounded(void **state) {
 }
 
 /* Padding between tensors is no gradient; scale and clipping enter once. */
+/* Overridden to fewer good steps than there were already. */
+static void test_growth_is_lowered(void **state) {
+        struct train t;
+        struct update u;
+
+        start(&t, "--loss-scale dynamic --loss-scale-growth 5");
+        t.state.good_steps = 9;
+        apply(&t, &u);
+        assert_true(t.state.loss_scale == 131072.0 && t.state.good_steps == 0);
+        train_done(&t);
+}
+
 static void test_norm_and_clip(void **state) {
         struct train t;
         struct update u;
@@ -110,9 +122,9 @@ static void test_hopeless(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_skipped_update), cmocka_unit_test(test_scale_is_bounded),
-                cmocka_unit_test(test_norm_and_clip),  cmocka_unit_test(test_scale_is_exact),
-                cmocka_unit_test(test_hopeless),
+                cmocka_unit_test(test_skipped_update),    cmocka_unit_test(test_scale_is_bounded),
+                cmocka_unit_test(test_norm_and_clip),     cmocka_unit_test(test_scale_is_exact),
+                cmocka_unit_test(test_growth_is_lowered), cmocka_unit_test(test_hopeless),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
