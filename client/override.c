@@ -4,7 +4,7 @@
 
 #define STEP_PREFIX "step/"
 #define NEAR_MAX 5   /* that are named */
-#define KNOWN_MAX 24 /* where none comes near */
+#define KNOWN_MAX 12 /* where none comes near */
 #define KEY_BYTES 64 /* longer ones are compared by their beginning */
 #define LABEL_BYTES 80
 

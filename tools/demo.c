@@ -22,6 +22,7 @@
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -132,8 +133,10 @@ static void child_exec(const struct demo *d, const char *run, const char *mode,
         (void) sigprocmask(SIG_SETMASK, &d->former, NULL);
         if (dup2(output_fd, STDOUT_FILENO) < 0 || dup2(output_fd, STDERR_FILENO) < 0)
                 _exit(70);
-        (void) setenv("CAIRN_SOCKET", "",
-                      1); /* always a private agent: a demo leaves no trace in a fleet */
+        /* Always a private agent, its socket in the demo's folder: a demo leaves no trace in a
+         * fleet, and another one, or a run of these names, is not in its way. */
+        (void) setenv("CAIRN_SOCKET", "", 1);
+        (void) setenv("XDG_RUNTIME_DIR", d->folder, 1);
         (void) execv(d->cairn, (char *const *) words);
         _exit(71);
 }
@@ -334,6 +337,19 @@ static int stages(struct demo *d) {
         return compare(d, reference, interrupted);
 }
 
+static int name_folder(struct demo *d, struct cairn_error *reterr) {
+        const char *temporary = getenv("TMPDIR");
+        if (!temporary || !*temporary)
+                temporary = "/tmp";
+        int n = snprintf(d->folder, sizeof d->folder, "%s/cairn-demo-XXXXXX", temporary);
+        if ((size_t) n + sizeof "/cairn/interrupted.sock" >
+            sizeof((struct sockaddr_un *) NULL)->sun_path)
+                return error_set(reterr, CAIRN_ERR_API, "make a folder in TMPDIR", temporary,
+                                 "the name is too long for a socket in it: set TMPDIR to a shorter "
+                                 "one, such as /tmp");
+        return 0;
+}
+
 int command_demo(const struct command *self, int argc, char **argv) {
         struct demo d = {
                 .command = self, .steps = 240, .ranks = 1, .terminal = isatty(STDOUT_FILENO)};
@@ -361,9 +377,8 @@ int command_demo(const struct command *self, int argc, char **argv) {
                 (void) error_set_errno(&e, errno, "read --data", d.data);
                 return command_fail(self, &e);
         }
-        const char *temporary = getenv("TMPDIR");
-        (void) snprintf(d.folder, sizeof d.folder, "%s/cairn-demo-XXXXXX",
-                        temporary && *temporary ? temporary : "/tmp");
+        if (name_folder(&d, &e) < 0)
+                return command_fail(self, &e);
         if (agent_process_find("cairn", d.cairn, sizeof d.cairn, &e) < 0 ||
             agent_process_find("cairn-train", d.trainer, sizeof d.trainer, &e) < 0)
                 return command_fail(self, &e);

@@ -7,10 +7,12 @@
 #include "tools/command.h"
 #include "tools/print_json.h"
 #include "tools/store_view.h"
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char *validity_text(const struct scan_checkpoint *c, bool is_part) {
@@ -120,26 +122,22 @@ static int list_run(const struct command *self, const char *store, const char *r
         return 0;
 }
 
-struct runs {
-        struct store_view *view;
-        json_t *list; /* NULL: print rows */
-        size_t count;
-};
+static int is_name(const struct dirent *entry) {
+        return name_check_run(entry->d_name, NULL) == 0;
+}
 
-static int visit_run(const char *name, void *argument) {
-        struct runs *runs = argument;
+static void show_run(const struct store_view *v, const char *name, json_t *list) {
         _cleanup_close_ int fd = -1;
         struct run_scan scan;
-        if (name_check_run(name, NULL) < 0 ||
-            run_open(&io_system, runs->view->store_fd, name, &fd, NULL) < 0)
-                return 0; /* not a run: marker, a stray file */
+        if (run_open(&io_system, v->store_fd, name, &fd, NULL) < 0)
+                return; /* not a run: marker, a stray file */
         if (run_scan(&io_system, fd, name, false, &scan, NULL) < 0)
-                return 0;
+                return;
         (void) run_scan_check_newest(&io_system, fd, name, &scan, NULL); /* else as it looks */
         const struct scan_checkpoint *newest = scan_newest(&scan, 0);
         char age[32];
-        if (runs->list)
-                json_array_append_new(runs->list,
+        if (list)
+                json_array_append_new(list,
                                       json_pack("{s:s, s:I, s:I, s:b}", "run", name, "step",
                                                 (json_int_t) (newest ? newest->step : -1),
                                                 "generation", (json_int_t) scan.generation_max,
@@ -151,9 +149,7 @@ static int visit_run(const char *name, void *argument) {
         else
                 printf("%-32s %12s  %9s  %s\n", name, "-", "-",
                        scan.finished ? "finished" : "no checkpoint");
-        runs->count++;
         run_scan_done(&scan);
-        return 0;
 }
 
 static int list_store(const struct command *self, const char *store, bool json) {
@@ -161,15 +157,22 @@ static int list_store(const struct command *self, const char *store, bool json) 
         _cleanup_(store_view_done) struct store_view v = STORE_VIEW_INIT;
         if (store_view_open(&v, store, &e) < 0)
                 return command_fail(self, &e);
-        struct runs runs = {.view = &v, .list = json ? json_array() : NULL};
-        if (!json)
-                printf("%-32s %12s  %9s  %s\n", "RUN", "NEWEST STEP", "AGE", "");
-        if (io_system.list(io_system.context, v.store_fd, visit_run, &runs) < 0) {
+        struct dirent **names = NULL;
+        int count = scandirat(v.store_fd, ".", &names, is_name, alphasort);
+        if (count < 0) {
                 (void) error_set_errno(&e, errno, "list store", v.path);
                 return command_fail(self, &e);
         }
+        json_t *list = json ? json_array() : NULL;
+        if (!json)
+                printf("%-32s %12s  %9s  %s\n", "RUN", "NEWEST STEP", "AGE", "");
+        for (int i = 0; i < count; i++) {
+                show_run(&v, names[i]->d_name, list);
+                free(names[i]);
+        }
+        free(names);
         if (json)
-                return print_json(json_pack("{s:s, s:o}", "store", v.path, "runs", runs.list));
+                return print_json(json_pack("{s:s, s:o}", "store", v.path, "runs", list));
         return 0;
 }
 

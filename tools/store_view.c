@@ -57,7 +57,15 @@ int store_view_open_run(struct store_view *v, const char *store, const char *run
         TRY(name_check_run(run, reterr));
         TRY(store_view_open(v, store, reterr));
         (void) snprintf(v->run, sizeof v->run, "%s", run);
-        TRY(run_open(&io_system, v->store_fd, v->run, &v->run_fd, reterr));
+        int r = run_open(&io_system, v->store_fd, v->run, &v->run_fd, reterr);
+        if (r == CAIRN_ERR_NOTFOUND)
+                return error_set(
+                        reterr, r, "open run", run,
+                        "the store %s has no run of this name; `cairn list` shows those that "
+                        "it has, --store names another store",
+                        store);
+        if (r < 0)
+                return r;
         TRY(run_scan(&io_system, v->run_fd, v->run, false, &v->scan, reterr));
         v->scanned = true;
         return 0;

@@ -27,14 +27,17 @@ for signal in INT TERM; do
         "${as_user[@]}" "$cairn" demo --steps 100000 >"$output" 2>&1 &
         runner=$!
         wait_for 30 eval 'grep -q step "$outside"/home/cairn-demo-*/reference.jsonl'
+        [ "$signal" = TERM ] || try 0 'nothing was lost' "${as_user[@]}" "$cairn" demo --steps 60
         kill "-$signal" "$runner"
         finish 20
         expect_code $((128 + $(kill -l "$signal")))
         says "$output" 'nothing of it is left'
         [ -z "$(ls "$outside/home")" ] || die "the demo left its folder behind: $(ls "$outside/home")"
+        [ -z "$(find "$outside/run" "$XDG_RUNTIME_DIR" -type s)" ] || die "the demo left a socket behind"
         [ -z "$(left_over)" ] || die "processes of the demo live on: $(left_over)"
 done
-ok "ended by SIGINT or SIGTERM, it ends its run and removes its folder"
+ok "ended by SIGINT or SIGTERM, it ends its run and removes its folder; another one beside it does not matter"
 try 66 'no-such-file' "$cairn" demo --data "$work/no-such-file"
 try 64 'steps' "$cairn" demo --steps 3
+try 64 'TMPDIR /d{70}: the name is too long' env TMPDIR="/$(printf '%070d' 0 | tr 0 d)" "$cairn" demo
 ok "cairn demo refuses what it cannot do"

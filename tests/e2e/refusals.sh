@@ -71,6 +71,8 @@ identity 'config\.beta2' "another optimizer (RESUME-10, 14)" --beta2 0.95
 [ "$(steps_of open | tr '\n' ' ')" = "10 20 " ] || die "steps of open: $(steps_of open | tr '\n' ' ')"
 try 64 'no setting config.lrr; did you mean config.lr' \
         "$cairn" run --run open --mode resume --override config.lrr=0.002 -- "${trainer[@]}" --stop-at 25
+try 64 'no setting nix; it has ([a-z0-9.-]+; ){12}and [0-9]+ more$' \
+        "$cairn" run --run open --mode resume --override nix=1 -- "${trainer[@]}" --stop-at 25
 ok "RESUME-10 a rate is accepted with --override; a setting that there is not is refused, and the one that was meant is named"
 run open --mode resume --override config.lr=0.002 -- "${trainer[@]}" --stop-at 25
 

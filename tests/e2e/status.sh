@@ -35,7 +35,12 @@ grep -q 'finished at step 60' <<<"$said" || die "list does not say that it is fi
 [ "$("$cairn" list show --json | json finished)" = true ] || die "list --json: finished"
 [ "$("$cairn" list --json | json 'runs.*.run&step&finished')" = "show 60 true" ] || die "list --json of all"
 try 0 'show +60 .*finished' "$cairn" list
-ok "list, text and JSON"
+mkdir "$CAIRN_STORE"/{z,m,b,k,a}-run
+[ "$("$cairn" list | awk 'NR > 1 { print $1 }' | tr '\n' ' ')" = "a-run b-run k-run m-run show z-run " ] ||
+        die "list does not sort the runs: $("$cairn" list)"
+rmdir "$CAIRN_STORE"/?-run
+try 66 "run nobody: the store $CAIRN_STORE has no run of this name; .cairn list. shows" "$cairn" list nobody
+ok "list, text and JSON; which store it was that lacks a run"
 try 0 '^step +60' "$cairn" inspect show --tensors
 grep -Eq 'moment2 +f32' <<<"$said" || die "inspect does not list the moments: $said"
 grep -Eq 'data\.samples +120' <<<"$said" || die "inspect does not show the samples seen: $said"
