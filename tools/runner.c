@@ -774,6 +774,13 @@ static int after_life(struct runner *r) {
 
 /* ---- the end ---- */
 
+/* A command that never called libcairn trains, and ends well: that nothing is left of it must not
+ * be found out at the next start. */
+static bool left_nothing(const struct runner *r, int code) {
+        return code == 0 && r->generation > 0 && r->committed_step < 0 && !r->finished &&
+               !r->stopped && !r->stop_signal && !r->agent_lost && r->options->nodes_max <= 1;
+}
+
 static void end_run(struct runner *r, int code) {
         char reason[200], missing[128];
         (void) snprintf(reason, sizeof reason, "%s%s%s",
@@ -784,6 +791,10 @@ static void end_run(struct runner *r, int code) {
                         *shortfall(r, missing, sizeof missing) ? "; " : "", missing);
         if (*missing)
                 say(r, "is finished, but %s", missing);
+        if (left_nothing(r, code))
+                say(r, "ended with 0, but no checkpoint was committed: nothing can be resumed; "
+                       "does the "
+                       "command call libcairn (man 3 libcairn)?");
         Cairn__Control__End end = CAIRN__CONTROL__END__INIT;
         end.run = agent_call_text(r->options->run);
         end.reason = agent_call_text(reason);

@@ -40,6 +40,11 @@ mkdir "$CAIRN_STORE"/{z,m,b,k,a}-run
         die "list does not sort the runs: $("$cairn" list)"
 rmdir "$CAIRN_STORE"/?-run
 try 66 "run nobody: the store $CAIRN_STORE has no run of this name; .cairn list. shows" "$cairn" list nobody
+try 0 'plain: ended with 0, but no checkpoint was committed: nothing can be resumed' "$cairn" run --run plain -- true
+never_says "$output" 'nothing can be resumed'
+try 0 'show: is finished .*; nothing to do' "$cairn" run --run show --mode auto -- true
+! grep -q 'nothing can be resumed' <<<"$said" || die "a finished run: $said"
+ok "a command that never called libcairn is told apart from one that did"
 ok "list, text and JSON; which store it was that lacks a run"
 try 0 '^step +60' "$cairn" inspect show --tensors
 grep -Eq 'moment2 +f32' <<<"$said" || die "inspect does not list the moments: $said"
