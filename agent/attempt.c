@@ -374,9 +374,11 @@ static void publish_outcome(struct run_attempt *a, const struct commit_result *c
         run->failed_before = run->attempts_failed;
         if (is_post_mortem(a))
                 run->postmortem_step = c->step;
+        run->flagged_step = c->flagged ? c->step : -1;
+        if (!c->flagged)
+                run->resumable_step = c->step;
         if (is_post_mortem(a) && c->flagged) {
                 /* Kept for whoever wants it, but nothing resumes from it. */
-                run->flagged_step = c->step;
                 log_event(LOG_LEVEL_WARNING, "run=%s checkpoint=%.63s step=%lld flagged=1",
                           run->name, c->name, (long long) c->step);
                 return;
@@ -384,6 +386,7 @@ static void publish_outcome(struct run_attempt *a, const struct commit_result *c
         memcpy(run->committed_name, c->name, sizeof run->committed_name);
         run->committed_name[sizeof run->committed_name - 1] = 0;
         run->committed_step = c->step;
+        run->committed_flagged = c->flagged;
         run->committed_bytes = c->bytes;
         run->committed_ns = loop_now(&run->agent->loop);
         run->commit_ns = run->committed_ns - a->first_ns;
@@ -635,7 +638,7 @@ static void forget_committed(struct run *run) {
         log_event(LOG_LEVEL_WARNING,
                   "run=%s generation=%llu folder=made_again reason=\"it was removed\"", run->name,
                   (unsigned long long) run->generation);
-        run->committed_step = -1;
+        run->committed_step = run->resumable_step = -1;
         run->committed_bytes = run->committed_ns = 0;
         run->committed_name[0] = 0;
 }

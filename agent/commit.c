@@ -476,6 +476,10 @@ int commit_give_name(struct store_run *run, const char *from, const char *name, 
         return 0;
 }
 
+static bool is_flagged(const Cairn__Format__Head *h) {
+        return (h->ending && h->ending->suspect) || h->non_finite_count > 0;
+}
+
 /* Asked again after a time-out: the rename may have happened in the process that was killed. */
 static int find_committed(struct store_run *run, const struct attempt *a, struct commit_result *ret,
                           struct cairn_error *reterr) {
@@ -496,12 +500,16 @@ static int find_committed(struct store_run *run, const struct attempt *a, struct
                 bool found = commit_load_record(io, run->fd, names.items[i], &arena, &record,
                                                 NULL) == 0 &&
                              record.head->attempt == a->attempt;
-                uint64_t bytes = found ? record.head->data_bytes : 0;
+                struct commit_result result = {.step = step};
+                if (found) {
+                        result.bytes = record.head->data_bytes;
+                        result.flagged = is_flagged(record.head);
+                }
                 arena_done(&arena);
                 if (!found)
                         continue;
                 TRY(io_sync(io, run->fd, run->run, reterr));
-                *ret = (struct commit_result){.step = step, .bytes = bytes};
+                *ret = result;
                 memcpy(ret->name, names.items[i], NAME_BYTES);
                 return 0;
         }
@@ -622,7 +630,7 @@ int commit_rename(struct store_run *run, struct attempt *a, struct commit_result
         name_checkpoint(result.name, h->step, h->generation);
         result.step = h->step;
         result.bytes = h->data_bytes;
-        result.flagged = (h->ending && h->ending->suspect) || h->non_finite_count > 0;
+        result.flagged = is_flagged(h);
         TRY_GOTO(give_name(run, a, &result, reterr), finish);
         TRY_GOTO(end_committed(run, a, &result, reterr), finish);
         *ret = result;

@@ -169,6 +169,7 @@ static int tag_existing(struct run *run, struct run_waiter *w, struct cairn_erro
         struct store_message m = {.verb = STORE_TAG};
         m.committed.step = run->committed_step;
         m.committed.bytes = run->committed_bytes;
+        m.committed.flagged = run->committed_flagged;
         memcpy(m.committed.name, run->committed_name, sizeof m.committed.name);
         memcpy(m.name, w->tag, sizeof w->tag);
         w->tagging = true;
@@ -184,7 +185,7 @@ static int begin(struct run *run, struct run_waiter *w, struct cairn_error *rete
                 if (*w->tag)
                         return tag_existing(run, w, reterr);
                 answer(w, run->committed_name, run->committed_step, run->committed_bytes, true,
-                       false);
+                       run->committed_flagged);
                 return 0;
         }
         end_pause(run);

@@ -200,7 +200,7 @@ void postmortem_pump(struct run *run) {
 
 void postmortem_settled(struct run *run, const struct session *s) {
         int64_t last = atomic_load(&s->page->last_step);
-        int64_t kept = run->committed_step > 0 ? run->committed_step : 0;
+        int64_t kept = run->resumable_step > 0 ? run->resumable_step : 0;
         run->died_step = cut_read(s->page).seq > 0 ? last : -1;
         /* Ranks are level: one of them counts. */
         if (s->rank != 0 || run->died_step <= kept)
@@ -210,6 +210,6 @@ void postmortem_settled(struct run *run, const struct session *s) {
                 return;
         run->lost_steps += run->lost_last;
         log_event(LOG_LEVEL_WARNING, "run=%s rank=%u last_step=%lld resumable_step=%lld lost=%llu",
-                  run->name, s->rank, (long long) last, (long long) run->committed_step,
+                  run->name, s->rank, (long long) last, (long long) run->resumable_step,
                   (unsigned long long) run->lost_last);
 }

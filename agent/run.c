@@ -146,7 +146,7 @@ struct run *run_new(struct agent *a, const char *name) {
                 return NULL;
         run->agent = a;
         run->runner_fd = -1;
-        run->committed_step = run->checkpoint_step = -1;
+        run->committed_step = run->resumable_step = run->checkpoint_step = -1;
         run->died_step = run->postmortem_step = run->flagged_step = -1;
         run->last_error = (struct cairn_error) CAIRN_ERROR_INIT;
         memcpy(run->name, name, strlen(name) + 1);

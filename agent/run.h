@@ -179,6 +179,8 @@ struct run {
         /* what people see */
         char committed_name[NAME_BYTES];
         int64_t committed_step; /* -1: none in this generation, nor its parent */
+        bool committed_flagged; /* not finite: kept, and not what a restart begins from */
+        int64_t resumable_step; /* of the newest one that is not flagged; -1: none */
         uint64_t committed_seq, committed_bytes, committed_ns; /* loop time; 0: not by this agent */
         uint64_t commit_ns; /* the newest one took that long from its cut on; 0: none yet */
         uint64_t attempts_failed, checkpoints_committed;
@@ -186,7 +188,8 @@ struct run {
         uint64_t failed_before; /* attempts_failed when the newest checkpoint was committed */
         uint64_t lost_steps, lost_last; /* finished, but in no checkpoint to resume from */
         int64_t died_step;              /* the last finished one of this generation, -1: none */
-        int64_t postmortem_step, flagged_step; /* taken after a death in it; -1: none */
+        int64_t postmortem_step;        /* taken after a death in it; -1: none */
+        int64_t flagged_step; /* committed after the resumable one, but flagged; -1: none */
         struct cairn_error last_error;
 };
 

@@ -126,7 +126,7 @@ void run_answer_ranks(const struct run *run, const struct reply_to *to) {
 static void answer_settled(struct run *run, const struct reply_to *to) {
         Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
         Cairn__Control__RankSettled m = CAIRN__CONTROL__RANK_SETTLED__INIT;
-        m.committed_step = run->committed_step;
+        m.committed_step = run->resumable_step;
         m.finished = run->finish.done;
         m.finished_reason =
                 (ProtobufCBinaryData){strlen(run->finish.reason), (uint8_t *) run->finish.reason};
@@ -134,7 +134,7 @@ static void answer_settled(struct run *run, const struct reply_to *to) {
         m.preempted = run->notice.active || run->stop.preempted;
         m.leaves = run->notice.active;
         m.died_step = run->died_step;
-        m.post_mortem = run->postmortem_step >= 0 && run->postmortem_step == run->committed_step;
+        m.post_mortem = run->postmortem_step >= 0 && run->postmortem_step == run->resumable_step;
         m.flagged_step = run->flagged_step;
         m.lost_steps = run->lost_last;
         e.body_case = CAIRN__CONTROL__ENVELOPE__BODY_RANK_SETTLED;

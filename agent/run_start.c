@@ -133,12 +133,13 @@ static void take_decision(struct run *run, const struct start_reply *r) {
         run->committed_seq = 0;
         run->lost_last = 0;
         run->died_step = run->postmortem_step = run->flagged_step = -1;
+        run->committed_flagged = false;
         if (r->decided == START_RESUME) {
-                run->committed_step = r->checkpoint_step;
+                run->committed_step = run->resumable_step = r->checkpoint_step;
                 (void) snprintf(run->committed_name, sizeof run->committed_name, "%.63s",
                                 r->checkpoint);
         } else if (r->decided == START_FRESH)
-                run->committed_step = -1;
+                run->committed_step = run->resumable_step = -1;
         if (run->every_ns)
                 loop_timer_set(&run->agent->loop, &run->every_timer,
                                loop_now(&run->agent->loop) + run->every_ns);
@@ -149,7 +150,7 @@ static void take_up(struct run *run, const struct start_reply *r) {
         run->expect_until_ns = loop_now(&run->agent->loop) + AGENT_REATTACH_NS;
         if (!*r->committed)
                 return;
-        run->committed_step = r->committed_step;
+        run->committed_step = run->resumable_step = r->committed_step;
         run->committed_bytes = r->committed_bytes;
         (void) snprintf(run->committed_name, sizeof run->committed_name, "%.63s", r->committed);
 }

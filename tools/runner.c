@@ -710,7 +710,12 @@ static const char *shortfall(const struct runner *r, char *text, size_t bytes) {
         *text = '\0';
         if (!r->finished || r->left.lost_steps == 0)
                 return text;
-        if (r->committed_step < 0)
+        if (r->left.flagged_step >= 0)
+                (void) snprintf(text, bytes,
+                                "the newest checkpoint, of step %" PRId64
+                                ", is flagged: never chosen by itself",
+                                r->left.flagged_step);
+        else if (r->committed_step < 0)
                 (void) snprintf(text, bytes, "no checkpoint was committed");
         else
                 (void) snprintf(text, bytes,

@@ -33,13 +33,13 @@ static int print_reply(const Cairn__Control__SnapshotReply *reply, bool waited, 
                                   (json_int_t) reply->step, "bytes", (json_int_t) reply->bytes,
                                   "committed", waited || reply->existed, "existed", reply->existed,
                                   "flagged", reply->flagged, "took_ns", (json_int_t) took_ns));
-        if (reply->existed)
-                printf("step %" PRId64 " was committed before: %s\n", reply->step, name);
-        else if (waited && reply->flagged)
+        if ((waited || reply->existed) && reply->flagged)
                 printf("step %" PRId64 " committed as %s, but flagged: the trainer died of a fault "
                        "or in an unknown way, or holds numbers that are not finite; it is never "
                        "resumed by itself\n",
                        reply->step, name);
+        else if (reply->existed)
+                printf("step %" PRId64 " was committed before: %s\n", reply->step, name);
         else if (waited)
                 printf("step %" PRId64 " committed as %s (%s) in %s\n", reply->step, name,
                        human_bytes(reply->bytes, bytes), human_duration(took_ns, took));

@@ -174,6 +174,12 @@ says "$work/nans.out" '000000000003-g0001 is flagged.*passed over'
 says "$work/nans.out" 'resumes step 2 '
 ok "RESUME-44 the newest one that is not flagged is resumed"
 
+# Such a one is no progress: it is not said to be where the restart begins.
+start nan-dies --every 2steps --max-restarts 1 -- "$helpers/zoo" nan --step-ms 100 --steps 4
+finish 30
+says "$output" 'restart 1 from step 2; step 3 is kept, but flagged'
+ok "RESUME-44 a restart says that it begins before the flagged checkpoint"
+
 # Row 45: a finished run can be extended on purpose, with the schedule that the operator chooses.
 run extended --every 10m -- "${tiny[@]}" --steps 30
 try 66 'finished' "$cairn" run --run extended --mode resume -- "${tiny[@]}" --steps 40

@@ -66,7 +66,8 @@ static void store_turn(void *context) {
                         play_retain(f, m);
                 } else if (m->verb == STORE_COMMIT) {
                         int64_t step = m->step;
-                        m->committed = (struct commit_result){.step = step, .bytes = 4096};
+                        m->committed = (struct commit_result){
+                                .step = step, .bytes = 4096, .flagged = f->commits_flagged};
                         name_checkpoint(m->committed.name, step, m->generation);
                 }
                 r->reply(r->context, m, &fds);

@@ -39,6 +39,7 @@ struct fixture {
         enum store_verb asked[FIXTURE_RECORDS];
         struct store_message last[STORE_SETTLE + 1]; /* by verb; SETTLE is the last one */
         size_t asked_count;
+        bool commits_flagged;
         enum store_verb fail_verb; /* the next one of this verb fails with fail_status */
         int fail_status;
         bool store_holds; /* requests wait until it is false */

@@ -188,6 +188,7 @@ static void test_asking_again_reports_what_happened(void **state) {
         struct commit_result result;
         struct attempt a, again;
 
+        cut.non_finite = 3;
         assert_int_equal(ranks_attempt(&f->run, &cut, &a, &f->e), 0);
         /* killed between INDEX and COMMIT: its remains are not reused */
         int fd = openat(a.dir_fd, "INDEX", O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
@@ -201,6 +202,7 @@ static void test_asking_again_reports_what_happened(void **state) {
         assert_int_equal(attempt_commit(&f->run, &again, 0, "", &result, &f->e), 0);
         assert_string_equal(result.name, "000000000010-g0001");
         assert_int_equal(result.bytes, 2 * 8192);
+        assert_true(result.flagged);
         /* never there */
         assert_int_equal(attempt_reopen(&f->run, 1, 77, 2, &again, &f->e), 0);
         assert_int_equal(attempt_commit(&f->run, &again, 0, "", &result, &f->e),

@@ -129,6 +129,33 @@ static void test_failed_commit(void **state) {
         assert_int_equal(atomic_load(&t.page->committed_step), 3);
 }
 
+/* What is asked for again is as flagged as it was, and it is not what a restart begins from. */
+static void test_flagged_is_no_progress(void **state) {
+        (void) state;
+        fixture_update(&f, &t, 7, false);
+        ask_snapshot(true, 5 * NSEC_PER_SEC, "");
+        assert_false(fixture_receive(&f, tool)->snapshot_reply->flagged);
+        f.commits_flagged = true;
+        fixture_update(&f, &t, 8, false);
+        for (int i = 0; i < 2; i++) {
+                ask_snapshot(true, 5 * NSEC_PER_SEC, "");
+                const Cairn__Control__SnapshotReply *reply =
+                        fixture_receive(&f, tool)->snapshot_reply;
+                assert_int_equal(reply->step, 8);
+                assert_int_equal(reply->existed, i == 1);
+                assert_true(reply->flagged);
+        }
+        const struct run *run = f.agent.runs[0];
+        assert_int_equal(run->resumable_step, 7);
+        assert_int_equal(run->flagged_step, 8);
+        f.commits_flagged = false;
+        fixture_update(&f, &t, 9, false);
+        ask_snapshot(true, 5 * NSEC_PER_SEC, "");
+        assert_false(fixture_receive(&f, tool)->snapshot_reply->flagged);
+        assert_int_equal(run->resumable_step, 9);
+        assert_int_equal(run->flagged_step, -1);
+}
+
 static void test_tag_is_no_text(void **state) {
         (void) state;
         fixture_update(&f, &t, 7, false);
@@ -847,6 +874,7 @@ int main(void) {
                 TEST(test_scheduled),
                 TEST(test_failed_write),
                 TEST(test_failed_commit),
+                TEST(test_flagged_is_no_progress),
                 TEST(test_tag_is_no_text),
                 TEST(test_demanded),
                 TEST(test_demanded_in_update),
