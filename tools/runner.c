@@ -782,8 +782,9 @@ static int after_life(struct runner *r) {
 /* A command that never called libcairn trains, and ends well: that nothing is left of it must not
  * be found out at the next start. */
 static bool left_nothing(const struct runner *r, int code) {
-        return code == 0 && r->generation > 0 && r->committed_step < 0 && !r->finished &&
-               !r->stopped && !r->stop_signal && !r->agent_lost && r->options->nodes_max <= 1;
+        return code == 0 && r->generation > 0 && r->committed_step < 0 &&
+               r->left.flagged_step < 0 && !r->finished && !r->stopped && !r->stop_signal &&
+               !r->agent_lost && r->options->nodes_max <= 1;
 }
 
 static void end_run(struct runner *r, int code) {

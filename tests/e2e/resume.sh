@@ -178,7 +178,13 @@ ok "RESUME-44 the newest one that is not flagged is resumed"
 start nan-dies --every 2steps --max-restarts 1 -- "$helpers/zoo" nan --step-ms 100 --steps 4
 finish 30
 says "$output" 'restart 1 from step 2; step 3 is kept, but flagged'
-ok "RESUME-44 a restart says that it begins before the flagged checkpoint"
+# shellcheck disable=SC2016
+start nan-only --every 10m --max-restarts 0 -- sh -c '"$1" nan; true' sh "$helpers/zoo"
+finish 20
+expect_code 0
+try 0 'flagged' "$cairn" list nan-only
+never_says "$output" 'no checkpoint was committed'
+ok "RESUME-44 a restart says that it begins before the flagged checkpoint, which is not taken for none"
 
 # Row 45: a finished run can be extended on purpose, with the schedule that the operator chooses.
 run extended --every 10m -- "${tiny[@]}" --steps 30
