@@ -205,9 +205,10 @@ static int check_alias(const struct registry *r, const struct cairn_tensor *t, s
                 root = &r->tensors[index];
         }
         if (root->data != t->data || root->dtype != ret->dtype || root->first != ret->first ||
-            root->count != ret->count || root->mutates != ret->mutates)
+            root->count != ret->count || root->mutates != ret->mutates || root->rank != ret->rank ||
+            memcmp(root->shape, ret->shape, ret->rank * sizeof *ret->shape) != 0)
                 return REFUSE(reterr, "register tensor", t->name,
-                              "an alias has the data, dtype, size and mutability of its tensor %s",
+                              "an alias has the data, dtype, shape and mutability of its tensor %s",
                               root->name);
         ret->alias_of = index;
         return 0;

@@ -160,6 +160,11 @@ static void aliases(void **state) {
         t.name = "d";
         t.data = f->data + 8;
         assert_int_equal(add(f, t, &e), CAIRN_ERR_API);
+        t = tensor(f, "e");
+        t.alias_of = "a";
+        t.shape[t.rank++] = 1; /* as many elements, which no seal would take */
+        assert_int_equal(add(f, t, &e), CAIRN_ERR_API);
+        assert_non_null(strstr(e.message, "shape"));
 }
 
 static void steps_follow_their_truth(void **state) {
