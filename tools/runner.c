@@ -39,6 +39,7 @@
 #define REQUEST_NS (300 * NSEC_PER_SEC)
 #define GROUP_NS (600 * NSEC_PER_SEC) /* until enough nodes have come */
 #define STOP_DEADLINE_NS (120 * NSEC_PER_SEC)
+#define ONE_WISH_NS (100 * NSEC_PER_MSEC) /* of interrupts that one wish sends */
 /* Ranks whose fellow failed: SIGTERM, then SIGKILL. They may finish an update that they are in, for
  * its gradients are complete; their next collective fails. */
 #define PEER_RANKS_END_NS (5 * NSEC_PER_SEC)
@@ -82,8 +83,9 @@ struct runner {
         bool holding;    /* only the signal is waited for */
         bool stopped;    /* `cairn stop` or the agent's end: there is no other life */
         unsigned interrupts;
-        int stop_signal;          /* the first that asks for the end; 0 while none came */
-        uint64_t end_ranks_at_ns; /* SIGKILL to those that still run; 0: not set */
+        uint64_t one_wish_until_ns; /* an interrupt until then says no more than the one before */
+        int stop_signal;            /* the first that asks for the end; 0 while none came */
+        uint64_t end_ranks_at_ns;   /* SIGKILL to those that still run; 0: not set */
 };
 
 static void say(const struct runner *r, const char *format, ...)
@@ -214,9 +216,15 @@ static void ask_to_stop(struct runner *r) {
 }
 
 /* A terminal that goes away, and a launcher's notice, may be told several times, and are followed
- * by SIGTERM: only the signals of somebody who waits say that it takes too long. */
+ * by SIGTERM: only the signals of somebody who waits say that it takes too long. timeout(1) sends
+ * two at once, one to its child and one to the group. */
 static void on_stop_signal(struct runner *r, int signal_number) {
-        r->interrupts += signal_number == SIGINT || signal_number == SIGTERM;
+        bool is_interrupt = signal_number == SIGINT || signal_number == SIGTERM;
+        if (is_interrupt && clock_now(&clock_system) < r->one_wish_until_ns)
+                return;
+        r->interrupts += is_interrupt;
+        if (is_interrupt)
+                r->one_wish_until_ns = clock_now(&clock_system) + ONE_WISH_NS;
         if (r->interrupts > 1) {
                 say(r, "ending at once");
                 ranks_signal(&r->ranks, SIGKILL);
@@ -230,6 +238,8 @@ static void on_stop_signal(struct runner *r, int signal_number) {
         say(r, "one snapshot, then an orderly end (again: end at once)");
         if (ranks_running(&r->ranks) > 0)
                 ask_to_stop(r);
+        if (is_interrupt) /* asking took its time, and the second one waited meanwhile */
+                r->one_wish_until_ns = clock_now(&clock_system) + ONE_WISH_NS;
 }
 
 /* The agent is told at once how a rank ended: what its memory is worth hangs on it, and the others

@@ -26,12 +26,32 @@ ok "Ctrl-C once: one snapshot at step $(steps_of interrupted), exit 130"
 start twice --every 10m -- "${tiny[@]}" "${args[@]}" --stall-step 21 --stall-ms 100000
 wait_step "$work/twice.log" 20 10
 kill -INT "$runner"
+wait_for 10 grep -q 'again: end at once' "$output"
 sleep 0.3
 kill -0 "$runner" || die "the first Ctrl-C ended a stalled trainer at once"
 kill -INT "$runner"
 finish 5
 [ "$code" -ne 0 ] || die "exit 0 after a forced end"
 ok "Ctrl-C twice ends at once, exit $code"
+
+# As timeout(1) does: to its child, and to the group that the child is of. Judged is what was a moment.
+exec {never}<> <(:)
+for try in 1 2 3 4 5; do
+        start "pair$try" --every 10m -- "${tiny[@]}" --steps 4000 --step-ms 5
+        wait_step "$work/pair$try.log" 3 20
+        from=${EPOCHREALTIME/[.,]/}
+        kill -TERM "$runner"
+        read -rt 0.01 -u "$never" || true
+        kill -TERM "$runner"
+        took=$((${EPOCHREALTIME/[.,]/} - from))
+        finish 20
+        [ "$took" -gt 50000 ] || break
+done
+[ "$took" -le 50000 ] || die "two signals took $took us each time"
+expect_code 75
+never_says "$output" 'ending at once'
+[ -n "$(steps_of "pair$try")" ] || die "SIGTERM twice in a moment: no snapshot was taken"
+ok "SIGTERM several times in a moment is one: one snapshot"
 
 start stopped --every 10m -- "${tiny[@]}" "${args[@]}"
 wait_step "$work/stopped.log" 30 10
