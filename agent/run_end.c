@@ -17,7 +17,8 @@ static void answer_stopped(struct run *run) {
         Cairn__Control__StopReply m = CAIRN__CONTROL__STOP_REPLY__INIT;
         Cairn__Control__Failure failure = CAIRN__CONTROL__FAILURE__INIT;
         bool all_came = true;
-        m.step = m.reached = run->committed_step;
+        m.step = run->resumable_step;
+        m.reached = run->committed_step;
         for (uint32_t i = 0; i < run->local_count; i++) {
                 all_came = all_came && run->sessions[i];
                 if (run->sessions[i] && run->sessions[i]->page) {
@@ -167,9 +168,13 @@ void run_heard_finished(struct run *run, const struct cairn_error *error) {
 
 /* The run is complete, and what it made is not there: whoever asks for it later is told so. */
 static void add_shortfall(struct run *run) {
-        char what[64], *reason = run->finish.reason;
+        char what[96], *reason = run->finish.reason;
         if (run->committed_step < 0)
                 (void) snprintf(what, sizeof what, "no checkpoint was committed");
+        else if (run->committed_flagged)
+                (void) snprintf(what, sizeof what,
+                                "the newest checkpoint, of step %lld, is flagged: not finite",
+                                (long long) run->committed_step);
         else if (run->finish.step > run->committed_step &&
                  run->attempts_failed > run->failed_before)
                 (void) snprintf(what, sizeof what, "the newest checkpoint is of step %lld",
@@ -305,7 +310,7 @@ void run_end_check(struct run *run) {
                 return;
         }
         struct store_message m = {
-                .verb = STORE_EXIT, .code = run->end.code, .step = run->committed_step};
+                .verb = STORE_EXIT, .code = run->end.code, .step = run->resumable_step};
         memcpy(m.name, run->end.reason, sizeof run->end.reason);
         if (run_store_request(run, &m, exit_written, run, &error) < 0) {
                 struct store_message failed = {.status = error.status, .error = error};

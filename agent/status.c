@@ -73,6 +73,7 @@ static json_t *committed_json(const struct run *run, uint64_t now_ns) {
         json_object_set_new(j, "checkpoint", text(run->committed_name));
         json_object_set_new(j, "step", json_integer(run->committed_step));
         json_object_set_new(j, "bytes", integer(run->committed_bytes));
+        json_object_set_new(j, "flagged", json_boolean(run->committed_flagged));
         /* Unknown for one that an earlier generation or agent made. */
         json_object_set_new(j, "age_s",
                             run->committed_ns ? seconds(now_ns - run->committed_ns) : json_null());

@@ -139,14 +139,14 @@ check-size: all $(BUILD)/tests/sim/test_size $(BUILD)/tests/unit/test_group_size
 .PHONY: check-sanitized check-races
 # Three measure memory, which would be the sanitizer's own.
 check-sanitized: all $(UNIT) $(SIM) $(KERNELS) $(FUZZ) $(E2E_HELPERS) $(E2E_MORE)
-	@$(TESTS_RUN) -t 600 $(UNIT) $(SIM) $(KERNELS) $(FUZZ) $(filter-out %/flat.sh %/many.sh %/memory.sh,$(E2E))
+	@$(TESTS_RUN) -t 1800 $(UNIT) $(SIM) $(KERNELS) $(FUZZ) $(filter-out %/flat.sh %/many.sh %/memory.sh,$(E2E))
 # The race detector of this compiler does not know the widest address space randomization. Hundreds of
 # starts of all programs are too slow with it; and it takes the calls that cut_interleave, which has one thread,
 # leaves by a jump for ever deeper ones; compute_cuda's kernels are fibers whose accesses the simulator looks at itself.
 RACES = $(filter-out %/test_cut_interleave %/test_compute_cuda,$(UNIT)) $(filter-out %/test_fault_sweep,$(SIM))
 check-races: all $(RACES)
-	@if setarch -R true 2>/dev/null; then exec setarch -R $(TESTS_RUN) -t 600 $(RACES); \
-		else exec $(TESTS_RUN) -t 600 $(RACES); fi
+	@if setarch -R true 2>/dev/null; then exec setarch -R $(TESTS_RUN) -t 1800 $(RACES); \
+		else exec $(TESTS_RUN) -t 1800 $(RACES); fi
 
 # ---- speed ----
 # make bench [SIZE=1G] [ROUNDS=5] [DIR=folder on the disk to measure]: docs/PERFORMANCE.md

@@ -31,7 +31,10 @@ static void print_committed(FILE *out, const json_t *run) {
                         fprintf(out, ", %s",
                                 human_bytes((uint64_t) agent_status_integer(committed, "bytes"),
                                             bytes));
-                fprintf(out, "  (%s)\n", agent_status_text(committed, "checkpoint"));
+                fprintf(out, "  (%s)%s\n", agent_status_text(committed, "checkpoint"),
+                        json_is_true(json_object_get(committed, "flagged"))
+                                ? "  flagged: not finite, never resumed by itself"
+                                : "");
         } else
                 fputs("  committed   nothing yet\n", out);
         if (json_is_object(snapshot))

@@ -166,6 +166,7 @@ try 65 'flagged.*--from 3' "$cairn" run --run nan --mode auto -- "$helpers/zoo" 
 ok "RESUME-44 a checkpoint with NaN is flagged; alone it is refused with 65, naming --from"
 start nans --every 2steps --max-restarts 0 -- "$helpers/zoo" nan --step-ms 100
 finish 20
+[ "$(json step <"$CAIRN_STORE/nans/exit.json")" = 2 ] || die "exit.json: $(cat "$CAIRN_STORE/nans/exit.json")"
 : >"$work/nans.out"
 start nans --mode auto --every 10m -- "$helpers/zoo" nan --steps 2
 finish 20

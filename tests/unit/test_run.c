@@ -148,12 +148,32 @@ static void test_flagged_is_no_progress(void **state) {
         const struct run *run = f.agent.runs[0];
         assert_int_equal(run->resumable_step, 7);
         assert_int_equal(run->flagged_step, 8);
+        assert_true(run->committed_flagged);
         f.commits_flagged = false;
         fixture_update(&f, &t, 9, false);
         ask_snapshot(true, 5 * NSEC_PER_SEC, "");
         assert_false(fixture_receive(&f, tool)->snapshot_reply->flagged);
         assert_int_equal(run->resumable_step, 9);
         assert_int_equal(run->flagged_step, -1);
+        /* Nor is it what whoever stops the run is told to resume from. */
+        f.commits_flagged = true;
+        fixture_update(&f, &t, 10, false);
+        ask_snapshot(true, 5 * NSEC_PER_SEC, "");
+        assert_true(fixture_receive(&f, tool)->snapshot_reply->flagged);
+        Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
+        Cairn__Control__StopRequest m = CAIRN__CONTROL__STOP_REQUEST__INIT;
+        m.run = DEMO;
+        m.deadline_ns = 60 * NSEC_PER_SEC;
+        e.body_case = BODY(STOP_REQUEST);
+        e.stop_request = &m;
+        (void) fixture_send(&f, tool, &e, NULL, 0);
+        fixture_run_ms(&f, 10);
+        session_died(fixture_session(&f, 0));
+        (void) rank_exit(0);
+        const Cairn__Control__Envelope *reply = fixture_receive(&f, tool);
+        assert_int_equal(reply->body_case, BODY(STOP_REPLY));
+        assert_int_equal(reply->stop_reply->step, 9);
+        assert_int_equal(reply->stop_reply->reached, 10);
 }
 
 static void test_tag_is_no_text(void **state) {
