@@ -548,6 +548,14 @@ static int read_pins(struct scanning *s) {
         return r;
 }
 
+/* A folder that was copied under another name: what is in it is the other run's, its end too. */
+static bool is_foreign(const struct run_scan *scan, uint64_t generation) {
+        for (size_t i = 0; i < scan->generation_count; i++)
+                if (scan->generations[i].generation == generation)
+                        return scan->generations[i].error.status == CAIRN_ERR_MISMATCH;
+        return false;
+}
+
 static int read_finished(struct scanning *s) {
         _cleanup_(arena_done) struct arena arena;
         struct file_content content;
@@ -565,7 +573,9 @@ static int read_finished(struct scanning *s) {
         }
         const Cairn__Format__Mark *mark = content.mark;
         const struct scan_generation *newest = newest_started(&s->scan);
-        if (mark->kind != FILE_MARK_FINISHED || (newest && mark->generation < newest->generation))
+        if (mark->kind != FILE_MARK_FINISHED ||
+            (newest && mark->generation < newest->generation) ||
+            is_foreign(&s->scan, mark->generation))
                 return 0;
         s->scan.finished = true;
         s->scan.finished_step = mark->step;

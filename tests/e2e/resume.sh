@@ -190,6 +190,11 @@ ok "RESUME-44 a restart says that it begins before the flagged checkpoint, which
 # Row 45: a finished run can be extended on purpose, with the schedule that the operator chooses.
 run extended --every 10m -- "${tiny[@]}" --steps 30
 try 66 'finished' "$cairn" run --run extended --mode resume -- "${tiny[@]}" --steps 40
+# Copied under another name it is the other run's still, its end included.
+cp -a "$CAIRN_STORE/extended" "$CAIRN_STORE/copied"
+for mode in auto resume; do
+        try 78 'belong to another run' "$cairn" run --run copied --mode $mode -- "${tiny[@]}" --steps 30
+done
 run extended --from 30 --override config.steps=40 --every 10m -- "${tiny[@]}" --steps 40
 [ "$("$helpers/trainlog" last "$work/extended.log")" -eq 40 ] || die "the run was not extended"
 "$cairn" verify extended >/dev/null || die "extending damaged a checkpoint"
