@@ -573,8 +573,7 @@ static int read_finished(struct scanning *s) {
         }
         const Cairn__Format__Mark *mark = content.mark;
         const struct scan_generation *newest = newest_started(&s->scan);
-        if (mark->kind != FILE_MARK_FINISHED ||
-            (newest && mark->generation < newest->generation) ||
+        if (mark->kind != FILE_MARK_FINISHED || (newest && mark->generation < newest->generation) ||
             is_foreign(&s->scan, mark->generation))
                 return 0;
         s->scan.finished = true;
