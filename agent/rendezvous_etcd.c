@@ -239,6 +239,8 @@ static int refuse_status(const struct etcd *e, const struct http_answer *a, cons
         int code = (int) json_integer_value(json_object_get(j, "code"));
         const char *hosts = e->place.hosts;
 
+        if (text && !*text)
+                text = NULL;
         if (!text && a->status == 404)
                 return error_set(reterr, CAIRN_ERR_UNSUPPORTED, OPERATION, hosts,
                                  "there is no such service: Cairn needs etcd 3.4 or newer with its "
@@ -251,7 +253,7 @@ static int refuse_status(const struct etcd *e, const struct http_answer *a, cons
                                  text ? text : "HTTP 401 or 403", e->root);
         if (code == NOT_FOUND || code == PRECONDITION)
                 return error_set(reterr, code == NOT_FOUND ? CAIRN_ERR_NOTFOUND : CAIRN_ERR_EXISTS,
-                                 OPERATION, hosts, "%.400s", text ? text : "");
+                                 OPERATION, hosts, "%.400s", text ? text : "it gives no reason");
         if (code == EXHAUSTED && text && strstr(text, "space"))
                 return error_set(reterr, CAIRN_ERR_NOSPACE, OPERATION, hosts,
                                  "%.200s; compact and defragment it, then disarm its alarm "
