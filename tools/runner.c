@@ -809,8 +809,7 @@ static void end_run(struct runner *r, int code) {
                 say(r, "is finished, but %s", missing);
         if (left_nothing(r, code))
                 say(r, "ended with 0, but no checkpoint was committed: nothing can be resumed; "
-                       "does the "
-                       "command call libcairn (man 3 libcairn)?");
+                       "does the command call libcairn (man 3 libcairn)?");
         Cairn__Control__End end = CAIRN__CONTROL__END__INIT;
         end.run = agent_call_text(r->options->run);
         end.reason = agent_call_text(reason);
@@ -829,7 +828,8 @@ static void end_agent(struct runner *r) {
         while (r->agent_pid > 0 && clock_now(&clock_system) < deadline_ns && r->interrupts < 2)
                 (void) runner_wait(r, clock_now(&clock_system) + 100 * NSEC_PER_MSEC);
         if (r->agent_pid > 0) {
-                say(r, "the agent did not end in time; it is killed");
+                say(r, r->interrupts < 2 ? "the agent did not end in time; it is killed"
+                                         : "ends at once, as asked twice: the agent is killed");
                 (void) kill(r->agent_pid, SIGKILL);
                 (void) waitpid(r->agent_pid, NULL, 0);
                 (void) unlink(r->socket); /* as it would have done */

@@ -332,9 +332,12 @@ int settings_check(struct settings *s, struct cairn_error *reterr) {
                                 (long long) s->context, (long long) s->positions);
                 return refuse_named("context", reason, reterr);
         }
-        if (s->width % s->heads)
-                return refuse_named("width", "is not a multiple of --heads; change one of them",
-                                    reterr);
+        if (s->width % s->heads) {
+                (void) snprintf(reason, sizeof(reason),
+                                "%lld is not a multiple of --heads %lld; change one of them",
+                                (long long) s->width, (long long) s->heads);
+                return refuse_named("width", reason, reterr);
+        }
         TRY(check_batches(s, reterr));
         if (isnan(s->loss_scale)) /* small gradients are zeros in fp16 */
                 s->loss_scale = s->dtype == DTYPE_FP16 ? -1 : 0;
