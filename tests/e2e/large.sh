@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# time limit: 1800 s
+# time limit: 7200 s
 #
 # Tensors one at a time: around the edges of blocks, chunks, requests and registered buffers, and beyond what 31 and
 # 32 bits count (B10), with the ring and without: every byte comes back in a new process, and no process holds more
@@ -13,14 +13,14 @@ disk_gib=$(($(stat -f -c '%a * %S' "$work") >> 30))
 
 # Saved, killed, restored, compared.
 two_lives() { # bytes, type, elements, prefix...
-        local bytes=$1 type=$2 count=$3 limit=$(($(now_ms) + 600000)) image
+        local bytes=$1 type=$2 count=$3 limit=$(($(now_ms) + 1800000)) image
         shift 3
         peak=()
         output=$work/large.out
         "$@" "$cairn" run --run large --every 10m -- "$zoo" "large:$type:$count" --steps 1 --save-at 1 --die-at 1 >"$output" 2>&1 &
         runner=$!
         while kill -0 "$runner" 2>/dev/null; do
-                [ "$(now_ms)" -lt "$limit" ] || die "$bytes bytes are not through after 600 s"
+                [ "$(now_ms)" -lt "$limit" ] || die "$bytes bytes are not through after 1800 s"
                 note_peaks
                 sleep 0.05
         done
