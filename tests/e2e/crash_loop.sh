@@ -17,7 +17,7 @@ mapfile -t resumed < <(sed -n 's/.*: resumes step \([0-9]*\) from.*/\1/p' "$outp
 [ "${resumed[*]}" = "27 20 10 10" ] || die "it resumed steps ${resumed[*]}"
 says "$output" 'there is none older'
 says "$output" 'giving up: it failed after step 27 again, and going back 3 times did not help'
-"$cairn" list loop --json | json 'checkpoints.*.step' | grep -qx 27 || die "step 27 was not kept"
+"$cairn" list loop --json | json 'checkpoints.*.step' | holds -x 27 || die "step 27 was not kept"
 ok "f a crash loop at step 27 went back to steps ${resumed[*]:1:2}, then gave up"
 
 start few --every 10steps --keep-last 10 --max-restarts 2 -- "${tiny[@]}" --steps 100 --step-ms 5 --nan-step 25

@@ -15,7 +15,7 @@ try 64 'load cuBLAS.*CAIRN_LIBCUBLAS' env CAIRN_LIBCUBLAS=/nonexistent.so "${alo
 try 64 'CUDA' env CAIRN_EMU_DEVICES=0 "${alone[@]}"
 try 64 'load CUDA .*no-driver.so.*; install.*CAIRN_LIBCUDA' env CAIRN_LIBCUDA=/no-driver.so "${alone[@]}"
 # The plug-in itself, where a toolkit built it and no driver is there.
-if [ -e "$BUILD/cairn-cuda.so" ] && ! /sbin/ldconfig -p | grep -q 'libcuda\.so\.1'; then
+if [ -e "$BUILD/cairn-cuda.so" ] && ! /sbin/ldconfig -p | holds 'libcuda\.so\.1'; then
         try 64 'no NVIDIA driver is loaded.*--device cpu' env -u CAIRN_CUDA -u CAIRN_LIBCUDA -u CAIRN_LIBCUBLAS "${alone[@]}"
 fi
 try 64 'made for CUDA 11.0.*install a newer one' env CAIRN_EMU_VERSION=11000 "${alone[@]}"

@@ -65,7 +65,7 @@ try 1 '^✗ NVIDIA driver .*nowhere' env CAIRN_LIBCUDA=/nowhere/libcuda.so.1 "$c
 try 1 '^✗ NVIDIA driver .*lacks cu' env CAIRN_LIBCUDA=libm.so.6 "$cairn" doctor
 env CAIRN_LIBCUDA="$BUILD/tests/cuda/libcuda-emu.so" "$cairn" doctor --json >"$work/json" || die "--json with a GPU: $?"
 grep -q '"GPU staging"' "$work/json" || die "--json without GPUs"
-if [ ! -e /dev/nvidiactl ] && ! "$BUILD/cairnd" --probe-gpu | grep -q '"present":true'; then
+if [ ! -e /dev/nvidiactl ] && ! "$BUILD/cairnd" --probe-gpu | holds '"present":true'; then
         try 0 '^✓ NVIDIA driver +none' "$cairn" doctor
         grep -Eq 'GPU (0|nodes|memory)|MPS|persistence' <<<"$said" && die "more than one line without a GPU: $said"
 fi

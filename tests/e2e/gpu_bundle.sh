@@ -79,7 +79,7 @@ for step in kernels memcheck inflation; do # of parts that the build may lack
         esac
 done
 [ "$(result memcheck)" != "pass " ] || grep -q 'looked at by a sanitizer' "$work/results/memcheck.log" || die "memcheck without one"
-json 'steps.0.figures.functions.value' <"$work/results/results.json" | grep -Eq '^[0-9]+$' || die "no figures"
+json 'steps.0.figures.functions.value' <"$work/results/results.json" | holds -E '^[0-9]+$' || die "no figures"
 [ -z "$(find "$work" -maxdepth 1 -name 'cairn-gpu-*')" ] || die "run left a folder"
 ok "every step that this build has works on the emulated driver: $(tail -n 1 <<<"$said")"
 

@@ -44,7 +44,7 @@ describe() { # pattern, further arguments of the trainer
         local run=said-$((described += 1)) pattern=$1
         shift
         begin "$run" --every 1000steps -- --step-ms 200 "$@"
-        wait_for 20 eval "\"$cairn\" status $run | grep -q 'rank 0 .*active'"
+        wait_for 20 eval "\"$cairn\" status $run | holds 'rank 0 .*active'"
         try 0 "$pattern" "$cairn" status "$run"
         kill_all
 }

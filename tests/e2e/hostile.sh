@@ -26,8 +26,8 @@ for command in list "list hostile" "list hostile --json" "inspect $point" "inspe
         # shellcheck disable=SC2086
         { "$cairn" $command 2>&1 || true; } | plain "cairn $command"
 done
-"$cairn" inspect "$point" --tensors | grep -qF '$(touch pwned)' || die "the tensors' names are not shown"
-"$cairn" inspect "$point" --tensors | grep -qF '%s%s%n%n' || die "a name was taken for a format"
+"$cairn" inspect "$point" --tensors | holds -F '$(touch pwned)' || die "the tensors' names are not shown"
+"$cairn" inspect "$point" --tensors | holds -F '%s%s%n%n' || die "a name was taken for a format"
 "$cairn" inspect "$point" --json | json descriptions >/dev/null || die "inspect --json is no JSON"
 try 0 '✓' "$cairn" verify hostile
 # A trainer meets it: everything differs, and the error lists it.

@@ -15,7 +15,7 @@ for file in bin/cairn bin/cairnd bin/cairn-train lib/libcairn.so.0 lib/libcairn.
 done
 ok "make install DESTDIR="
 # A sanitizer's symbols are no export of ours, and an integrator's plain compiler cannot link them.
-nm -u "$tree/usr/lib/libcairn.a" 2>/dev/null | grep -q -E '__(asan|tsan)_' &&
+nm -u "$tree/usr/lib/libcairn.a" 2>/dev/null | holds -E '__(asan|tsan)_' &&
         skip "an instrumented library links with the sanitizer's flags only; the plain build is tested"
 
 leaked=$(nm -D --defined-only "$tree/usr/lib/libcairn.so.0" | awk '$2 != "A" { print $3 }' |
@@ -39,7 +39,7 @@ cp tests/e2e/example.c "$work/example.c"
         $(flags --cflags) "$tree/usr/lib/libcairn.a" \
         $(flags --static --libs | sed 's/-lcairn//')) >"$work/compile.out" 2>&1 ||
         die "the example does not compile against the static library"
-ldd "$work/example-static" | grep -q libcairn && die "the static example wants libcairn.so"
+ldd "$work/example-static" | holds libcairn && die "the static example wants libcairn.so"
 
 for kind in shared static; do
         status=0

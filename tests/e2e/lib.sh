@@ -223,6 +223,10 @@ try() {
 json() { # path; JSON on standard input
         "$helpers/json" "$1"
 }
+# Behind a pipe: grep -q would end whoever still writes, of which pipefail makes a failure.
+holds() { # grep's arguments
+        grep -c "$@" >/dev/null
+}
 says() { # file, pattern
         grep -Eq -- "$2" "$1" || die "${1##*/} does not say '$2'"
 }

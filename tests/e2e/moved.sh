@@ -25,7 +25,7 @@ remove() {
         done
 }
 tells() { # pattern: the run's last error
-        "$cairn" status demo | grep -Eq "$1"
+        "$cairn" status demo | holds -E "$1"
 }
 start demo --every 20steps -- "${tiny[@]}" --steps 1000000 --step-ms 3
 wait_step "$work/demo.log" 45 20

@@ -55,7 +55,7 @@ ok "one node cannot write: the other one's ranks give their writes up ($(tail -n
 
 for name in a b; do
         says "$work/$name.out" "checkpoint=failed .*No space left on device: $who"
-        field "$name" error.text | grep -Eq "$who" || die "node $name does not tell: $(field "$name" error)"
+        field "$name" error.text | holds -E "$who" || die "node $name does not tell: $(field "$name" error)"
         [ "$(field "$name" attempts_failed)" = 1 ] || die "node $name: $(field "$name" attempts_failed) failures"
 done
 ok "status and log of both nodes name the rank, its node and the reason"

@@ -175,7 +175,7 @@ for leaving in b a; do # a member, then the leader
 done
 node a
 is_starting() {
-        on a status job | grep -q 'job: starting'
+        on a status job | holds 'job: starting'
 }
 wait_for 10 is_starting
 on a notify job --kind preempt --in 20s >"$work/notice" || die "notify failed"

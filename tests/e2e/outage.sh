@@ -59,7 +59,7 @@ outage() {
         took=$(($(now_ms) - took))
         gone "$trainer_pid" && die "$what: the trainer was ended"
         gone "$agent_pid" && die "$what: the agent was ended"
-        wait_for 10 eval "tail -n '+$((lines + 1))' '$output' | grep -Eq '$again'"
+        wait_for 10 eval "tail -n '+$((lines + 1))' '$output' | holds -E '$again'"
         tail -n "+$((lines + 1))" "$output" | grep -Ev "$again" >"$work/said" || true
         # While a disk fills up pruning may make room for one more: that is two outages.
         [ "$(wc -l <"$work/said")" -eq "$(tail -n "+$((lines + 1))" "$output" | grep -Ec "$again")" ] ||

@@ -113,7 +113,7 @@ for ((round = 0; round < fault_rounds; round++)); do
         flagged=$("$cairn" list fault --json | json 'checkpoints.*.step&validity' |
                 awk '$2 == "flagged" || $2 == "\"flagged\"" { print $1 }')
         grep -qx "$step" <<<"$flagged" || die "step $step is not flagged: $("$cairn" list fault)"
-        "$cairn" list fault | grep -q flagged || die "cairn list shows no flagged checkpoint"
+        "$cairn" list fault | holds flagged || die "cairn list shows no flagged checkpoint"
 done
 mostly 60 "$kept" "$fault_rounds" || die "only $kept of $fault_rounds faults left their last state"
 finish 60

@@ -8,10 +8,10 @@ kept() {
         steps_of "$1" | tr '\n' ' '
 }
 active() {
-        "$cairn" status "$1" 2>/dev/null | grep -q ', active, '
+        "$cairn" status "$1" 2>/dev/null | holds ', active, '
 }
 has() { # run, step
-        steps_of "$1" | grep -qx "$2"
+        steps_of "$1" | holds -x "$2"
 }
 # Steps so slow that none is scheduled while the one before is written, on a busy machine, too.
 run old --every 10steps --keep-last 100 -- "${tiny[@]}" --steps 60 --step-ms 60 --stop-at 50
@@ -28,7 +28,7 @@ try 0 '^3 checkpoints of run .old. would' "$cairn" prune old --keep-last 1 --dry
 try 0 '^1 checkpoint of run .old. deleted' "$cairn" prune old --keep-last 2 --keep-every 20
 [ "$(kept old)" = "10 20 40 50 " ] || die "kept $(kept old), not 10 20 40 50"
 ok "prune keeps the last, the pinned and every 20th"
-"$cairn" list old --json | json 'checkpoints.*.step&pinned' | grep -q '^10 true' || die "10 is not shown as pinned"
+"$cairn" list old --json | json 'checkpoints.*.step&pinned' | holds '^10 true' || die "10 is not shown as pinned"
 try 0 'is not pinned' "$cairn" unpin old@10
 try 0 '^3 checkpoints' "$cairn" prune old --keep-last 1
 [ "$(kept old)" = "50 " ] || die "kept $(kept old), not 50"

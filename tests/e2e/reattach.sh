@@ -48,7 +48,7 @@ kill_in() { # run, phase, function that sets $agent, function that starts it aga
         echo "$took" >>"$work/took"
         [ "$took" -le $((promised_ms + margin_ms)) ] || die "killed in $phase: reattached after $took ms"
         [ "$(pids_of trainer)" = "$trainer" ] || die "killed in $phase: the trainer is another one"
-        if steps_of "$run" | grep -qx "$step"; then
+        if steps_of "$run" | holds -x "$step"; then
                 committed=$((committed + 1))
                 try 0 '' "$cairn" verify "$run@$step"
         else

@@ -49,7 +49,7 @@ ok "list, text and JSON; which store it was that lacks a run"
 try 0 '^step +60' "$cairn" inspect show --tensors
 grep -Eq 'moment2 +f32' <<<"$said" || die "inspect does not list the moments: $said"
 grep -Eq 'data\.samples +120' <<<"$said" || die "inspect does not show the samples seen: $said"
-"$cairn" inspect show --json | json states.0.values | grep -q '"data.samples":120[,}]' ||
+"$cairn" inspect show --json | json states.0.values | holds '"data.samples":120[,}]' ||
         die "inspect --json does not show the samples seen"
 [ "$("$cairn" inspect show@60 --tensors --json | json 'tensors.#')" = \
         "$("$cairn" inspect show@60 --json | json tensor_count)" ] || die "inspect --json --tensors"

@@ -23,7 +23,7 @@ newer_than() { # step
         [ "$(committed_step)" -gt "$1" ]
 }
 said_since() { # line, pattern
-        tail -n "+$(($1 + 1))" "$output_of_demo" | grep -Eq -- "$2"
+        tail -n "+$(($1 + 1))" "$output_of_demo" | holds -E -- "$2"
 }
 # The longest time from one step to the next, in ms.
 longest_step() {

@@ -34,7 +34,7 @@ done
 says "$work/lines.out" '^show: .*step [0-9]+, committed [0-9]+'
 says "$work/lines.out" '^show: not running'
 never_says "$work/lines.out" $'\033'
-head -n 1 "$work/json.out" | json state | grep -q live || die "no JSON line: $(head -n 1 "$work/json.out")"
+head -n 1 "$work/json.out" | json state | holds live || die "no JSON line: $(head -n 1 "$work/json.out")"
 ok "--watch: lines and JSON, over the agent's death, to the end of the run"
 if [ -n "${terminal:-}" ]; then
         grep -q $'\033\\[[0-9]*F' "$work/terminal.out" || die "nothing was drawn over"
