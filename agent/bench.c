@@ -202,7 +202,7 @@ static int open_nameless(const struct bench *b, const char *name, int *ret_fd,
 static int wait_for_ring(void *context, int ring_fd) {
         struct pollfd fd = {.fd = ring_fd, .events = POLLIN};
         uint64_t count;
-        if (poll(&fd, 1, 100) > 0)
+        if (poll(&fd, 1, ring_fd < 0 ? 0 : 100) > 0)
                 (void) !read(ring_fd, &count, sizeof count);
         return 0;
 }
