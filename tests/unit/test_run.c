@@ -60,6 +60,16 @@ static uint64_t ask_snapshot(bool wait, uint64_t timeout_ns, const char *tag) {
         return fixture_send(&f, tool, &e, NULL, 0);
 }
 
+static void ask_stop(void) {
+        Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
+        Cairn__Control__StopRequest m = CAIRN__CONTROL__STOP_REQUEST__INIT;
+        m.run = DEMO;
+        m.deadline_ns = 60 * NSEC_PER_SEC;
+        e.body_case = BODY(STOP_REQUEST);
+        e.stop_request = &m;
+        (void) fixture_send(&f, tool, &e, NULL, 0);
+}
+
 static const Cairn__Control__Envelope *rank_exit(uint32_t rank) {
         Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
         Cairn__Control__RankExit m = CAIRN__CONTROL__RANK_EXIT__INIT;
@@ -160,13 +170,7 @@ static void test_flagged_is_no_progress(void **state) {
         fixture_update(&f, &t, 10, false);
         ask_snapshot(true, 5 * NSEC_PER_SEC, "");
         assert_true(fixture_receive(&f, tool)->snapshot_reply->flagged);
-        Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
-        Cairn__Control__StopRequest m = CAIRN__CONTROL__STOP_REQUEST__INIT;
-        m.run = DEMO;
-        m.deadline_ns = 60 * NSEC_PER_SEC;
-        e.body_case = BODY(STOP_REQUEST);
-        e.stop_request = &m;
-        (void) fixture_send(&f, tool, &e, NULL, 0);
+        ask_stop();
         fixture_run_ms(&f, 10);
         session_died(fixture_session(&f, 0));
         (void) rank_exit(0);
@@ -476,15 +480,9 @@ static void test_room_comes_back(void **state) {
 }
 
 static void test_stop(void **state) {
-        Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
-        Cairn__Control__StopRequest m = CAIRN__CONTROL__STOP_REQUEST__INIT;
         (void) state;
         fixture_update(&f, &t, 11, false);
-        m.run = DEMO;
-        m.deadline_ns = 60 * NSEC_PER_SEC;
-        e.body_case = BODY(STOP_REQUEST);
-        e.stop_request = &m;
-        (void) fixture_send(&f, tool, &e, NULL, 0);
+        ask_stop();
         fixture_run_ms(&f, 20);
         assert_true(atomic_load(&t.page->wishes) & CUT_WISH_STOP);
         fixture_update(&f, &t, 12, true);
@@ -569,8 +567,6 @@ static void test_restore_waits_for_room(void **state) {
 }
 
 static void test_stop_without_room(void **state) {
-        Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
-        Cairn__Control__StopRequest m = CAIRN__CONTROL__STOP_REQUEST__INIT;
         const struct run *run = agent_find_run(&f.agent, "demo");
         (void) state;
         fixture_update(&f, &t, 11, true);
@@ -578,11 +574,7 @@ static void test_stop_without_room(void **state) {
                 fixture_run_ms(&f, 10);
         f.writes_fail = true;
         f.write_status = CAIRN_ERR_NOSPACE;
-        m.run = DEMO;
-        m.deadline_ns = 60 * NSEC_PER_SEC;
-        e.body_case = BODY(STOP_REQUEST);
-        e.stop_request = &m;
-        (void) fixture_send(&f, tool, &e, NULL, 0);
+        ask_stop();
         fixture_update(&f, &t, 12, true);
         for (int i = 0; i < 100 && run->attempts_failed == 0; i++)
                 fixture_run_ms(&f, 10);
