@@ -408,15 +408,22 @@ static void create(struct member *leader, uint64_t number, size_t count) {
 
 /* ---- etcd ---- */
 
-static uint16_t free_port(void) {
+/*
+ * A socket with a free port that the listener that is to have it may share (SO_REUSEADDR in
+ * socket(7)). While it is held, Linux gives the port to nobody else: neither to who binds to any
+ * nor to a connection.
+ */
+static int hold_port(uint16_t *port) {
         struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
         socklen_t bytes = sizeof a;
-        _cleanup_close_ int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        int yes = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-        if (fd < 0 || bind(fd, (struct sockaddr *) &a, sizeof a) < 0 ||
+        if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) < 0 ||
+            bind(fd, (struct sockaddr *) &a, sizeof a) < 0 ||
             getsockname(fd, (struct sockaddr *) &a, &bytes) < 0)
                 die("no free port");
-        return ntohs(a.sin_port);
+        *port = ntohs(a.sin_port);
+        return fd;
 }
 
 static bool etcd_answers(void) {
@@ -436,6 +443,7 @@ static bool etcd_answers(void) {
 
 static void etcd_start(void) {
         char data[600], client[64], peer[64], cluster[80], log[600];
+        bool ended = false;
 
         (void) snprintf(data, sizeof data, "%s/etcd", d.folder);
         (void) snprintf(log, sizeof log, "%s/etcd.log", d.folder);
@@ -454,7 +462,12 @@ static void etcd_start(void) {
                               "--logger", "zap", (char *) NULL);
                 _exit(127);
         }
-        UNTIL(etcd_answers(), 30000, "etcd does not come up: %s", log);
+        UNTIL(etcd_answers() || (ended = waitpid(d.etcd, NULL, WNOHANG) == d.etcd), 120000,
+              "etcd does not answer");
+        if (ended) {
+                d.etcd = 0;
+                die("etcd ended at its start");
+        }
 }
 
 static void etcd_kill(void) {
@@ -932,14 +945,11 @@ static void serve_rubbish(int listener, int kind) {
         }
 }
 
-static void fake_start(int kind, uint16_t port) {
-        struct sockaddr_in a = {.sin_family = AF_INET,
-                                .sin_port = htons(port),
-                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        int yes = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+static uint16_t fake_start(int kind) {
+        uint16_t port;
+        int fd = hold_port(&port);
 
-        (void) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-        if (fd < 0 || bind(fd, (struct sockaddr *) &a, sizeof a) < 0 || listen(fd, 16) < 0)
+        if (listen(fd, 16) < 0)
                 die("no fake server");
         d.fake = fork();
         if (d.fake == 0) {
@@ -947,6 +957,7 @@ static void fake_start(int kind, uint16_t port) {
                 serve_rubbish(fd, kind);
         }
         (void) close(fd);
+        return port;
 }
 
 /* KiB that the process had at most. */
@@ -967,11 +978,9 @@ static void scenario_rubbish(void) {
 
         for (int kind = 0; kind < RUBBISH_KINDS; kind++) {
                 char url[64];
-                uint16_t port = free_port();
-                (void) snprintf(url, sizeof url, "etcd://127.0.0.1:%u/x", port);
+                (void) snprintf(url, sizeof url, "etcd://127.0.0.1:%u/x", fake_start(kind));
                 if (rendezvous_place_parse(url, NULL, "run", &d.place, NULL) < 0)
                         die("no place");
-                fake_start(kind, port);
                 struct member *m = begin(0, "a");
                 struct order o = join_order(m);
                 o.timeout_ms = 3000;
@@ -1113,8 +1122,8 @@ static void set_up(const char *kind, const char *folder) {
         (void) snprintf(d.store, sizeof d.store, "%s/store", folder);
         (void) snprintf(d.url, sizeof d.url, "dir");
         if (d.is_etcd) {
-                d.ports[0] = free_port();
-                d.ports[1] = free_port();
+                for (int i = 0; i < 2; i++)
+                        (void) hold_port(&d.ports[i]); /* until this process ends */
                 (void) snprintf(d.url, sizeof d.url, "etcd://127.0.0.1:%u/jobs", d.ports[0]);
         }
         if (rendezvous_place_parse(d.url, d.store, "run", &d.place, &e) < 0)

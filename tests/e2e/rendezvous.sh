@@ -9,7 +9,9 @@ command -v etcd >/dev/null || skip "etcd is not installed (./setup check)"
 
 scenario() { # name kind folder [weather]
         mkdir -p "$work/$1-$2"
-        "$helpers/rendezvous" "$1" "$2" "$3" ${4:+"$4"} || die "$1 $2"
+        "$helpers/rendezvous" "$1" "$2" "$3" ${4:+"$4"} && return
+        tail -n 5 "$3/etcd.log" 2>/dev/null || true
+        die "$1 $2"
 }
 # These mostly wait: side by side.
 for kind in dir etcd; do
