@@ -571,15 +571,18 @@ static int give_name(struct store_run *run, struct attempt *a, struct commit_res
         return io_sync(io, run->fd, run->run, reterr);
 }
 
-static int bytes_of(struct store_run *run, const char *name, uint64_t *ret,
-                    struct cairn_error *reterr) {
+/* The one that stood there already stays, not what was to get its name. */
+static int describe_existing(struct store_run *run, struct commit_result *result,
+                             struct cairn_error *reterr) {
         struct file_content record;
         struct arena arena;
 
         arena_init(&arena, COMMIT_ARENA_BYTES);
-        int r = commit_load_record(run->store->io, run->fd, name, &arena, &record, reterr);
-        if (r == 0)
-                *ret = record.head->data_bytes;
+        int r = commit_load_record(run->store->io, run->fd, result->name, &arena, &record, reterr);
+        if (r == 0) {
+                result->bytes = record.head->data_bytes;
+                result->flagged = is_flagged(record.head);
+        }
         arena_done(&arena);
         return r;
 }
@@ -588,7 +591,7 @@ static int bytes_of(struct store_run *run, const char *name, uint64_t *ret,
 static int end_committed(struct store_run *run, struct attempt *a, struct commit_result *result,
                          struct cairn_error *reterr) {
         if (result->existed) {
-                TRY(bytes_of(run, result->name, &result->bytes, reterr));
+                TRY(describe_existing(run, result, reterr));
                 /* The checkpoint stands; remains of this attempt are retention's work if this
                  * fails. */
                 (void) attempt_discard(run, a, NULL);

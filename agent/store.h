@@ -121,8 +121,8 @@ int attempt_publish_manifest(struct attempt *a, const struct io_ops *io, uint32_
                              struct cairn_error *reterr);
 /* Leader: check for a higher GEN, merge manifests -> INDEX, COMMIT -> fsync each -> fsync(pending
  * dir) -> rename to <step>-g<generation> -> fsync(run dir). If that name exists and is a valid
- * checkpoint of the same cut: it is returned with *ret_existed (B03b: writing a step that exists
- * has a defined result). Success means durable. */
+ * checkpoint of the same cut: it stays and is what *ret describes, with `existed` (B03b: writing a
+ * step that exists has a defined result). Success means durable. */
 struct commit_result {
         char name[NAME_BYTES];
         int64_t step;

@@ -86,6 +86,45 @@ static void test_B03b_a_step_that_exists(void **state) {
         fixture_free(f);
 }
 
+/* What is said is true of the checkpoint that stays, not of the attempt that goes: in both orders,
+ * and in both ways to commit. */
+static void test_B03b_the_answer_describes_the_one_that_stays(void **state) {
+        struct fixture *f = started();
+        struct commit_result first, second;
+
+        for (int i = 0; i < 4; i++) {
+                bool flagged = i % 2, at_once = i < 2;
+                struct ranks_cut cut = fixture_cut(f, 50 + i);
+                struct attempt a;
+                cut.non_finite = flagged ? 3 : 0;
+                assert_int_equal(ranks_commit(&f->run, &cut, &first, &f->e), 0);
+                assert_int_equal(first.flagged, flagged);
+                cut = fixture_cut(f, 50 + i);
+                cut.non_finite = flagged ? 0 : 3;
+                cut.data_bytes_min = 1 * MiB;
+                assert_int_equal(ranks_attempt(&f->run, &cut, &a, &f->e), 0);
+                if (at_once)
+                        assert_int_equal(attempt_commit(&f->run, &a, 0, "", &second, &f->e), 0);
+                else {
+                        struct commit_files files;
+                        struct commit_source source = {.dir_fd = a.dir_fd,
+                                                       .name = a.name,
+                                                       .generation = a.generation,
+                                                       .attempt = a.attempt,
+                                                       .world = a.world};
+                        assert_int_equal(commit_compose(&f->run, &source, &files, &f->e), 0);
+                        assert_int_equal(commit_write_files(&f->run, &a, &files, &f->e), 0);
+                        commit_files_done(&files);
+                        assert_int_equal(commit_rename(&f->run, &a, &second, &f->e), 0);
+                }
+                assert_true(second.existed);
+                assert_string_equal(second.name, first.name);
+                assert_int_equal(second.bytes, first.bytes);
+                assert_int_equal(second.flagged, flagged);
+        }
+        fixture_free(f);
+}
+
 static void test_B03b_a_damaged_one_in_the_way_is_replaced(void **state) {
         struct fixture *f = started();
         struct commit_result result;
@@ -300,6 +339,7 @@ int main(void) {
                 cmocka_unit_test(test_commit_is_valid_to_the_last_byte),
                 cmocka_unit_test(test_record_names_parent_reason_and_tag),
                 cmocka_unit_test(test_B03b_a_step_that_exists),
+                cmocka_unit_test(test_B03b_the_answer_describes_the_one_that_stays),
                 cmocka_unit_test(test_B03b_a_damaged_one_in_the_way_is_replaced),
                 cmocka_unit_test(test_B03b_a_step_of_an_abandoned_branch),
                 cmocka_unit_test(test_refuses_what_does_not_belong_together),
