@@ -87,11 +87,32 @@ static int shrink(struct train *t, uint32_t short_rank, struct cairn_error *rete
         return 0;
 }
 
+/* All of the state that a forward pass changes; an attempt that is given up must leave no trace. */
+static int keep_running(struct train *t, struct cairn_error *reterr) {
+        struct compute *c = t->compute;
+
+        if (!t->state.running)
+                return 0;
+        c->ops->copy(c, t->running_before, t->state.running, t->model.width * sizeof(float));
+        /* Done before anything that may fail for memory, which may undo what is queued with it. */
+        return c->ops->finish(c, reterr);
+}
+
+static void give_back_running(struct train *t) {
+        struct compute *c = t->compute;
+
+        if (t->state.running)
+                c->ops->copy(c, t->state.running, t->running_before,
+                             t->model.width * sizeof(float));
+}
+
 /* Until no rank is short of memory; `all` are the reports then. */
 static int settle(struct train *t, int64_t step, bool computes, struct report *all,
                   struct cairn_error *reterr) {
         struct report *own = &all[t->group.rank];
 
+        if (computes)
+                TRY(keep_running(t, reterr));
         for (;;) {
                 uint32_t rank = 0;
                 *own = (struct report){0};
@@ -107,6 +128,8 @@ static int settle(struct train *t, int64_t step, bool computes, struct report *a
                 if (rank == t->group.world)
                         return 0;
                 TRY(shrink(t, rank, reterr));
+                if (computes)
+                        give_back_running(t);
         }
 }
 

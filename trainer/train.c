@@ -60,6 +60,10 @@ static int make_buffers(struct train *t, struct cairn_error *reterr) {
                 return error_set_errno(reterr, ENOMEM, "make model", "views");
         TRY(c->ops->allocate(c, elements * sizeof(float), &p, reterr));
         t->gradient_block = p;
+        if (t->state.running) {
+                TRY(c->ops->allocate(c, t->model.width * sizeof(float), &p, reterr));
+                t->running_before = p;
+        }
         model_view(&t->model, &t->weights, t->layer_views, t->state.working,
                    c->type == CAIRN_F32 ? 4 : 2);
         model_view(&t->model, &t->gradients, t->layer_views + layers, t->gradient_block,
@@ -312,6 +316,7 @@ static void buffers_done(struct train *t) {
                 c->ops->release(c, t->average_working);
         if (t->average_block != t->state.ema)
                 c->ops->release(c, t->average_block);
+        c->ops->release(c, t->running_before);
         c->ops->release(c, t->gradient_block);
 }
 

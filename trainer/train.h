@@ -46,6 +46,8 @@ struct train {
         struct layer_weights *layer_views;          /* three times L */
         float *gradient_block;                      /* of state.shard.whole elements */
         double *sums; /* (host) of squares, one for each SHARD_CHUNK elements of it */
+        /* state.running as a step found it, for its second attempt; NULL without one. */
+        float *running_before;
         /* The whole average, for evaluations, where the state has only a part of it. */
         float *average_block;
         /* The same in the type that is computed in, where that is narrower. */

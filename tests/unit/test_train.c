@@ -166,6 +166,40 @@ static void test_memory_was_short(void **state) {
         train_done(&t);
 }
 
+/* A step whose first attempt was given up leaves what it would have left with smaller micro-batches
+ * from the start: no trace of that attempt in anything that a forward pass changes. */
+static void test_second_attempt(void **state) {
+        static const char options[] = "--steps 4 --accumulate 2 --batchnorm-demo --dropout 0.1";
+        struct fake_cut given_up = {.count = 0}, smaller = given_up;
+        char with_oom[128];
+        struct train t;
+
+        (void) snprintf(with_oom, sizeof(with_oom), "%s --oom-step 2", options);
+        small_start(&t, with_oom);
+        (void) small_step(&t);
+        float loss = small_step(&t);
+        assert_true(t.batch.micro == 1);
+        fake_take(t.checkpoint.cairn, &given_up);
+        train_done(&t);
+
+        small_start(&t, options);
+        (void) small_step(&t);
+        assert_true(batch_shrink(&t.batch));
+        assert_true(small_step(&t) == loss);
+        assert_true(t.checkpoint.cairn->misuse == 0);
+        fake_take(t.checkpoint.cairn, &smaller);
+        for (size_t i = 0; i < smaller.count; i++) {
+                const struct fake_entry *e = &t.checkpoint.cairn->entry[i];
+                bool equal = given_up.bytes[i] && smaller.bytes[i] &&
+                             !memcmp(smaller.bytes[i], given_up.bytes[i], e->bytes);
+                if (!equal && strcmp(e->name, "time.seconds") != 0)
+                        fail_msg("%s differs", e->name);
+        }
+        train_done(&t);
+        fake_cut_done(&given_up);
+        fake_cut_done(&smaller);
+}
+
 static void run_hopeless(void *argument) {
         struct train t;
 
@@ -212,15 +246,11 @@ static void test_rehearsed_stalls(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_log_over_a_resume),
-                cmocka_unit_test(test_early_stop),
-                cmocka_unit_test(test_time_budget),
-                cmocka_unit_test(test_signals),
-                cmocka_unit_test(test_overridden_state),
-                cmocka_unit_test(test_memory_was_short),
-                cmocka_unit_test(test_hopeless),
-                cmocka_unit_test(test_last_snapshot_fails),
-                cmocka_unit_test(test_rehearsed_stalls),
+                cmocka_unit_test(test_log_over_a_resume),   cmocka_unit_test(test_early_stop),
+                cmocka_unit_test(test_time_budget),         cmocka_unit_test(test_signals),
+                cmocka_unit_test(test_overridden_state),    cmocka_unit_test(test_memory_was_short),
+                cmocka_unit_test(test_second_attempt),      cmocka_unit_test(test_hopeless),
+                cmocka_unit_test(test_last_snapshot_fails), cmocka_unit_test(test_rehearsed_stalls),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
