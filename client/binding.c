@@ -332,6 +332,37 @@ static void list_unused_weights(struct maker *m) {
         }
 }
 
+/* A weight that one rank alone holds may find its place there while nothing does here. What every
+ * rank holds or has a part of, every rank judges alike. */
+static bool may_be_loaded_elsewhere(const struct maker *m) {
+        if (m->request->world <= 1)
+                return false;
+        for (size_t i = 0; i < m->r->tensor_count; i++) {
+                const struct tensor *t = &m->r->tensors[i];
+                if (is_weight(t->role) && t->alias_of < 0 && !t->replicated && !t->sharded)
+                        return true;
+        }
+        for (size_t i = 0; i < m->s->index.tensor_count; i++) {
+                const Cairn__Format__Tensor *stored = m->s->index.tensors[i];
+                bool shared =
+                        stored->replicated || (stored->n_extents > 0 && stored->extents[0]->shard);
+                if (is_weight(stored->role) && !stored->alias_of.len && !shared &&
+                    !name_map_find(&m->r->tensor_names, stored->name.data, stored->name.len, NULL))
+                        return true;
+        }
+        return false;
+}
+
+/* Whoever asks for another run's weights does not mean to train without a single one of them. */
+static void refuse_to_load_nothing(struct maker *m) {
+        if (m->b->load_count > 0 || may_be_loaded_elsewhere(m))
+                return;
+        m->b->problems = m->b->skipped;
+        m->b->skipped = (struct textbuf){0};
+        if (m->b->problems.item_count == 0)
+                textbuf_item(&m->b->problems, "neither the checkpoint nor the trainer has weights");
+}
+
 /* ---- host values ---- */
 
 static const Cairn__Format__State *find_state(const struct maker *m) {
@@ -507,6 +538,7 @@ int binding_make(struct binding *b, const struct stored *s, const struct binding
                 TRY(resume ? resume_tensor(&m, i, reterr) : init_tensor(&m, i, reterr));
         if (!resume) {
                 list_unused_weights(&m);
+                refuse_to_load_nothing(&m);
                 return 0;
         }
         find_extra_tensors(&m);

@@ -61,7 +61,7 @@ struct binding {
         size_t load_count;
         const Cairn__Format__StateValue **values; /* parallel to the registered ones; NULL: none */
         uint64_t converted_count;
-        struct textbuf problems;    /* why a resume is refused, all of them */
+        struct textbuf problems;    /* why it is refused, all of them; init-from: nothing fits */
         struct textbuf skipped;     /* init-from: not loaded, and why; of ranks that are gone */
         struct textbuf conversions; /* "wte f16 -> f32" */
         struct textbuf changes;     /* "optimizer.lr 0.1 -> 0.01 (overridden)", "world 2 -> 1" */

@@ -225,7 +225,8 @@ struct cairn_report {
         uint64_t bytes_read; /* from storage, for `bytes` of tensors */
 };
 /* Validates everything (all mismatches listed in the error), then touches state: MISMATCH leaves
- * every tensor and value as it was. Always called once after the first seal; ends in STABLE. */
+ * every tensor and value as it was. So does an init-from of which no weight fits; those that were
+ * skipped are listed then. Always called once after the first seal; ends in STABLE. */
 CAIRN_API int cairn_restore(struct cairn *c, struct cairn_report *ret);
 
 /* ---- the loop ---- */

@@ -133,6 +133,12 @@ static int refuse(struct cairn *c, const struct textbuf *problems, struct cairn_
         textbuf_clear(&c->details);
         textbuf_add(&c->details, "%s", lines);
         (void) pthread_mutex_unlock(&c->error_lock);
+        if (c->start == CAIRN_START_INIT_FROM)
+                return error_set(reterr, CAIRN_ERR_MISMATCH, "restore", c->checkpoint,
+                                 "none of its weights fits the trainer's by name, shape and dtype, "
+                                 "nothing was touched: give --init-from a checkpoint of a like "
+                                 "model, or leave it out; the first of %zu: %s",
+                                 problems->item_count, first);
         return error_set(
                 reterr, CAIRN_ERR_MISMATCH, "restore", c->checkpoint,
                 "%zu difference%s between the checkpoint and the trainer, nothing was touched; the "

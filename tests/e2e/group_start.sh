@@ -32,6 +32,15 @@ run fresh "${two[@]}" --every 50steps -- "${other[@]}"
 says "$work/a.out" 'can be resumed'
 ok "GROUP-b RESUME-2 --init-from an unfinished run, other vocabulary, 2 ranks: step 0, one tensor skipped, both shapes named, ranks equal"
 
+# None that fits is a mistake, not a start from scratch: both ranks refuse alike.
+start none "${two[@]}" --init-from a@20 -- "${other[@]}" --width 32
+finish 60
+expect_code 78
+says "$output" 'none of its weights fits the trainer.s by name, shape and dtype, nothing was touched'
+says "$output" '^tensor wte.weight: the checkpoint has shape \[11, 16\], the trainer \[18, 32\]'
+never_says "$output" '^start '
+ok "GROUP-b --init-from of a model that shares no weight, 2 ranks: 78, every tensor with both shapes"
+
 # c: the same, but killed with all of its processes and resumed: the run that was not.
 start c "${two[@]}" --init-from a@20 --every 10steps -- "${other[@]}" --step-ms 100
 wait_step "$work/c.log" 23 30

@@ -34,6 +34,14 @@ expect_code 0
 [ "$("$helpers/trainlog" last "$work/warm.log")" -eq 40 ] || die "init-from did not train all steps"
 ok "RESUME-1 init-from: step 0, moments, EMA counter and samples 0, weights taken"
 
+start none --init-from base@20 -- "${tiny[@]}" "${args[@]}" --width 32
+finish 20
+expect_code 78
+says "$output" 'none of its weights fits the trainer.s by name, shape and dtype, nothing was touched'
+says "$output" '^tensor .*: the checkpoint has shape \[.*16.*\], the trainer \[.*32.*\]'
+never_says "$output" '^start '
+ok "RESUME-1 init-from where no weight fits: 78, every tensor with both shapes"
+
 # Rows 23, 25, 27, 28, 32: cut at 0, in mid warm-up, at its end, in the middle and at the last step but
 # one; each resumed run's lines equal the uninterrupted run's: rates, losses and sample counts.
 for decay in linear cosine; do

@@ -149,6 +149,67 @@ static void replicated_extras_are(void **state) {
         make(f, 1);
 }
 
+static void declare_replicated(struct fixture *f, const char *name, bool replicated) {
+        declare(f, name, NULL);
+        f->registry.tensors[f->registry.tensor_count - 1].replicated = replicated;
+}
+
+/* All ranks hold the same weights: each finds that none fits, and refuses. */
+static void init_from_of_nothing_is_refused(void **state) {
+        static uint64_t other_shape[1] = {4};
+        struct fixture *f = *state;
+        f->request.start = CAIRN_START_INIT_FROM;
+        store(f, "old", 0)->replicated = 1;
+        Cairn__Format__Tensor *w = store(f, "w", 0);
+        w->replicated = 1;
+        w->shape = other_shape;
+        declare_replicated(f, "w", true);
+        declare_replicated(f, "new", true);
+        for (uint32_t rank = 0; rank < 2; rank++) {
+                f->request.rank = rank;
+                make(f, 3);
+                assert_string_equal(
+                        textbuf_string(&f->binding.problems),
+                        "tensor w: the checkpoint has shape [4], the trainer [3]\n"
+                        "tensor new: the checkpoint lacks it, the trainer has shape [3]\n"
+                        "tensor old: the checkpoint has shape [3], the trainer lacks it\n");
+                binding_done(&f->binding);
+        }
+        /* One that fits is enough. */
+        w->shape = f->shape;
+        make(f, 0);
+        assert_int_equal(f->binding.load_count, 1);
+        assert_int_equal(f->binding.skipped.item_count, 2);
+}
+
+static void init_from_without_weights_is_refused(void **state) {
+        struct fixture *f = *state;
+        f->request.start = CAIRN_START_INIT_FROM;
+        store(f, "v", 0)->role = CAIRN_MOMENT2;
+        make(f, 1);
+}
+
+/* A weight of another rank's own may be loaded there, though nothing is here; not where there is no
+ * other rank. */
+static void init_from_may_load_on_another_rank(void **state) {
+        struct fixture *f = *state;
+        f->request.start = CAIRN_START_INIT_FROM;
+        store(f, "theirs", 1);
+        declare_replicated(f, "w", true);
+        make(f, 0);
+        assert_int_equal(f->binding.skipped.item_count, 2);
+        binding_done(&f->binding);
+        f->request.world = 1;
+        make(f, 2);
+        binding_done(&f->binding);
+        f->request.world = 2;
+        f->tensors[0].replicated = 1;
+        make(f, 2);
+        binding_done(&f->binding);
+        f->registry.tensors[0].replicated = false;
+        make(f, 0);
+}
+
 static void ties_must_agree(void **state) {
         struct fixture *f = *state;
         store(f, "a", 0);
@@ -198,6 +259,9 @@ int main(void) {
                 TEST(lost_ranks_tensors_are_told),
                 TEST(other_ranks_tied_and_empty_are_no_extras),
                 TEST(replicated_extras_are),
+                TEST(init_from_of_nothing_is_refused),
+                TEST(init_from_without_weights_is_refused),
+                TEST(init_from_may_load_on_another_rank),
                 TEST(ties_must_agree),
                 TEST(ties_load_once),
                 TEST(another_runs_checkpoint_is_foreign),
