@@ -96,6 +96,7 @@ struct maker {
         const struct stored *s;
         const struct binding_request *request;
         const struct registry *r;
+        size_t convertible; /* of the problems: those that --convert takes away */
 };
 
 const char *pair_find(const struct pair *pairs, size_t count, const char *key) {
@@ -123,9 +124,14 @@ static const char *asked_conversion(const struct maker *m, const char *name) {
         return NULL;
 }
 
+static bool converts(uint32_t to, uint32_t from) {
+        unsigned char target[1], source[1] = {0};
+        return dtype_convert(target, to, source, from, 0, NULL, NULL) == 0;
+}
+
 /* Runtime dtypes agree, or the operator named their conversion. Writes a line to `complaints`
  * otherwise. */
-static bool dtypes_agree(const struct maker *m, const struct tensor *t,
+static bool dtypes_agree(struct maker *m, const struct tensor *t,
                          const Cairn__Format__Tensor *stored, const char *label,
                          struct textbuf *complaints, bool *ret_converted) {
         *ret_converted = false;
@@ -139,23 +145,31 @@ static bool dtypes_agree(const struct maker *m, const struct tensor *t,
         }
         const char *asked = asked_conversion(m, t->name);
         const char *is = dtype_label(stored->runtime_dtype), *wanted = dtype_label(t->dtype);
-        if (!asked) {
+        if (!converts(t->dtype, stored->runtime_dtype)) {
+                textbuf_item(
+                        complaints,
+                        "tensor %s: the checkpoint has %s, the trainer expects %s; there is no "
+                        "conversion",
+                        label, is, wanted);
+                return false;
+        }
+        if (asked && dtype_from_name(asked) == t->dtype) {
+                *ret_converted = true;
+                return true;
+        }
+        m->convertible++;
+        if (!asked)
                 textbuf_item(
                         complaints,
                         "tensor %s: the checkpoint has %s, the trainer expects %s (allow it with "
                         "--convert 'NAME=%s')",
                         label, is, wanted, wanted);
-                return false;
-        }
-        if (dtype_from_name(asked) != t->dtype) {
+        else
                 textbuf_item(complaints,
                              "tensor %s: --convert asks for %s, but the trainer registered %s "
                              "(the checkpoint has %s)",
                              label, asked, wanted, is);
-                return false;
-        }
-        *ret_converted = true;
-        return true;
+        return false;
 }
 
 static bool shapes_agree(const struct tensor *t, const Cairn__Format__Tensor *stored,
@@ -458,9 +472,25 @@ static bool must_agree(const char *key) {
                has_prefix(key, "model.") || has_prefix(key, "optimizer.");
 }
 
+/* What helps against another description: no override where tensors or values do not fit, for it
+ * changes none of them; the weights alone only where there are any that fit. */
+static const char *remedy_for_descriptions(const struct maker *m) {
+        bool fits = m->b->problems.item_count == m->convertible, has_weights = false;
+        for (size_t i = 0; i < m->b->load_count && !has_weights; i++)
+                has_weights = is_weight(m->r->tensors[m->b->loads[i].tensor].role);
+        if (fits)
+                return has_weights
+                               ? "allow it with --override, or start anew from its weights with "
+                                 "--init-from"
+                               : "allow it with --override";
+        return has_weights ? "go on with the checkpoint's, or start anew from its weights with "
+                             "--init-from"
+                           : "go on with the checkpoint's";
+}
+
 /* NULL: that side does not have the key. */
-static void compare_description(struct maker *m, const char *key, const char *old,
-                                const char *new) {
+static void compare_description(struct maker *m, const char *key, const char *old, const char *new,
+                                const char *remedy) {
         char key_label[LABEL_BYTES], old_label[LABEL_BYTES] = "nothing",
                                      new_label[LABEL_BYTES] = "nothing";
         if (old && new &&strcmp(old, new) == 0)
@@ -476,11 +506,8 @@ static void compare_description(struct maker *m, const char *key, const char *ol
         }
         bool overridden = pair_find(m->request->overrides, m->request->override_count, key) != NULL;
         if (must_agree(key) && !overridden) {
-                textbuf_item(&m->b->problems,
-                             "%s: %s in the checkpoint, %s now (allow it with --override, or start "
-                             "anew from "
-                             "its weights with --init-from)",
-                             key_label, old_label, new_label);
+                textbuf_item(&m->b->problems, "%s: %s in the checkpoint, %s now (%s)", key_label,
+                             old_label, new_label, remedy);
                 return;
         }
         textbuf_item(&m->b->changes, "%s %s -> %s%s", key_label, old_label, new_label,
@@ -490,15 +517,16 @@ static void compare_description(struct maker *m, const char *key, const char *ol
 }
 
 static void compare_descriptions(struct maker *m) {
+        const char *remedy = remedy_for_descriptions(m);
         for (size_t i = 0; i < m->s->text_count; i++) {
                 const struct pair *old = &m->s->texts[i];
                 compare_description(m, old->key, old->value,
-                                    registry_description(m->r, old->key, strlen(old->key)));
+                                    registry_description(m->r, old->key, strlen(old->key)), remedy);
         }
         for (size_t i = 0; i < m->r->description_count; i++) {
                 const struct description *d = &m->r->descriptions[i];
                 if (!pair_find(m->s->texts, m->s->text_count, d->key))
-                        compare_description(m, d->key, NULL, d->value);
+                        compare_description(m, d->key, NULL, d->value, remedy);
         }
 }
 

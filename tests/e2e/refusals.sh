@@ -62,9 +62,10 @@ identity() { # pattern, what, trainer's options
         try 78 "$pattern" "$cairn" run --run open --mode resume -- "${trainer[@]}" --log "$work/o.log" "$@"
         ok "RESUME-6 $what: 78"
 }
-identity 'config\.width' "another model" --width 32
+identity 'config\.width: 16 in the checkpoint, 32 now \(go on with the checkpoint.s\)' "another model" --width 32
+[[ $said != *--override* ]] || die "an override is proposed where shapes differ: $said"
 identity 'data\.(vocabulary|fingerprint)' "other data" --data LICENSE
-identity 'config\.lr' "another rate (RESUME-10)" --lr 0.5
+identity 'config\.lr.*--override' "another rate (RESUME-10)" --lr 0.5
 identity 'config\.steps' "another length (RESUME-10)" --steps 40
 identity 'config\.beta2' "another optimizer (RESUME-10, 14)" --beta2 0.95
 # Nothing of these starts is committed: the checkpoints are those from before.

@@ -165,7 +165,11 @@ static void resume_24_validate_before_touch(void **state) {
         assert_non_null(strstr(text, "tensor v: the checkpoint has it"));
         assert_non_null(strstr(text, "state value best: the checkpoint has it (f64)"));
         assert_non_null(strstr(text, "state value extra_value: the trainer registered it"));
-        assert_non_null(strstr(text, "config.layers: 12 in the checkpoint, 24 now"));
+        /* Shapes and names differ as well: no --override brings them in line. */
+        assert_non_null(strstr(text, "config.layers: 12 in the checkpoint, 24 now (go on with the "
+                                     "checkpoint's, or start anew from its weights with "
+                                     "--init-from)"));
+        assert_null(strstr(text, "--override"));
         assert_int_equal(restore_done_status(), CAIRN_ERR_MISMATCH);
         assert_int_equal(agent.restores, 0);
         assert_int_equal(cairn_update_begin(now.c), CAIRN_ERR_API);
@@ -185,7 +189,8 @@ static void resume_6_identity_suggests_init_from(void **state) {
         now.layers = "80";
         fill_now();
         expect_untouched(1);
-        assert_non_null(strstr(cairn_error_text(now.c), "--init-from"));
+        assert_non_null(strstr(cairn_error_text(now.c), "(allow it with --override, or start anew "
+                                                        "from its weights with --init-from)"));
 }
 
 static void resume_10_overrides_are_named(void **state) {
@@ -301,6 +306,41 @@ static void conversion_to_another_dtype_is_refused(void **state) {
         fill_now();
         expect_untouched(1);
         assert_non_null(strstr(cairn_error_text(now.c), "--convert asks for f64"));
+}
+
+/* Found before anything is touched, and not proposed. */
+static void conversion_that_there_is_not(void **state) {
+        prepare();
+        cairn_close(now.c);
+        for (int asked = 0; asked < 2; asked++) {
+                fake_agent_forget(&agent);
+                agent.conversion_key = asked ? "half" : NULL;
+                agent.conversion_value = asked ? "bool" : NULL;
+                assert_int_equal(small_open(&now, &agent), 0);
+                now.half_dtype = CAIRN_BOOL;
+                now.layers = "24";
+                fill_now();
+                expect_untouched(2);
+                const char *text = cairn_error_text(now.c);
+                assert_non_null(strstr(text, "tensor half: the checkpoint has bf16, the trainer "
+                                             "expects bool; there is no conversion\n"));
+                assert_null(strstr(text, "--convert"));
+                assert_null(strstr(text, "--override"));
+                cairn_close(now.c);
+        }
+        now.c = NULL;
+}
+
+/* What --convert takes away leaves the way of --override open. */
+static void convertible_and_described_otherwise(void **state) {
+        prepare();
+        now.half_dtype = CAIRN_F32;
+        now.layers = "24";
+        fill_now();
+        expect_untouched(2);
+        const char *text = cairn_error_text(now.c);
+        assert_non_null(strstr(text, "(allow it with --convert 'NAME=f32')"));
+        assert_non_null(strstr(text, "24 now (allow it with --override, or"));
 }
 
 static void damaged_image_touches_nothing(void **state) {
@@ -562,6 +602,8 @@ int main(void) {
                 TEST(resume_15_b07_mixed_dtypes),
                 TEST(named_conversion_is_applied),
                 TEST(conversion_to_another_dtype_is_refused),
+                TEST(conversion_that_there_is_not),
+                TEST(convertible_and_described_otherwise),
                 TEST(damaged_image_touches_nothing),
                 TEST(resume_16_steps_are_exact),
                 TEST(resume_17_fp16_step_up_to_2047),
