@@ -107,9 +107,13 @@ static int fill(struct cuda_driver *cuda, void *handle, const char *path,
         return 0;
 }
 
-static const char *library_name(void) {
+static bool is_given(void) {
         const char *given = getenv("CAIRN_LIBCUDA");
-        return given && given[0] ? given : CUDA_LIBRARY;
+        return given && given[0];
+}
+
+static const char *library_name(void) {
+        return is_given() ? getenv("CAIRN_LIBCUDA") : CUDA_LIBRARY;
 }
 
 bool cuda_driver_find(char *ret, size_t bytes) {
@@ -128,6 +132,10 @@ static int load(struct cuda_driver *ret, struct cairn_error *reterr) {
         const char *path = library_name();
         struct cuda_driver cuda = {0};
         void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        if (!handle && is_given())
+                return error_set(reterr, CAIRN_ERR_UNSUPPORTED, "load CUDA", path,
+                                 "$CAIRN_LIBCUDA names it: %s; correct or unset the variable",
+                                 dlerror());
         if (!handle)
                 return error_set(reterr, CAIRN_ERR_UNSUPPORTED, "load CUDA", path,
                                  "%s; install NVIDIA's driver or name the library in "

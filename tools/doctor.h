@@ -30,15 +30,19 @@ void doctor_gpu(struct doctor *d);
 /* `named`: the user gave it; a default one need not exist yet. */
 void doctor_store(struct doctor *d, const char *path, bool named);
 
-/* What `cairnd FLAG` prints, with an end; what comes after `bytes` is dropped. 0, or TIMEOUT: it
- * did not end in time and was killed, what it had printed is there. `answer` is empty where there
- * is no cairnd or it cannot start. Nothing that may not work (a ring, a GPU) is touched in this
- * process. */
-int doctor_ask_cairnd(const char *flag, uint64_t limit_ns, char *answer, size_t bytes);
+/* What `PROGRAM FLAG` of ours prints, with an end; what comes after `bytes` is dropped. 0, or
+ * TIMEOUT: it did not end in time and was killed, what it had printed is there. `answer` is empty
+ * where there is no such program or it cannot start. Nothing that may not work (a ring, a GPU) is
+ * touched in this process. */
+int doctor_ask(const char *program, const char *flag, uint64_t limit_ns, char *answer,
+               size_t bytes);
 
 /* Parts of probes, for tests. */
-/* What `cairnd --probe-gpu` answered, changed by reading; `in_time`: it ended. */
-void doctor_report_gpus(struct doctor *d, char *answer, bool in_time, const char *device_folder);
+/* What `cairnd --probe-gpu` answered, changed by reading; `in_time`: it ended. Returns whether
+ * there are GPUs. */
+bool doctor_report_gpus(struct doctor *d, char *answer, bool in_time, const char *device_folder);
+/* What `cairn-train --probe-gpu` answered, changed by reading. */
+void doctor_report_trainer(struct doctor *d, char *answer);
 /* Whether the daemon that lets processes share a GPU is there. */
 void doctor_report_mps(struct doctor *d);
 /* What `cairnd --probe` answered. */

@@ -8,6 +8,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/limits.h"
+#include "tools/agent_process.h"
 #include "tools/store_view.h"
 #include <dirent.h>
 #include <errno.h>
@@ -21,6 +22,9 @@
 enum { ANSWER_BYTES = 64 * 1024, GPU_COUNT_MAX = 64 };
 /* Waking eight GPUs that nobody used takes half a minute. */
 #define GPU_PROBE_NS (90 * NSEC_PER_SEC)
+#define LIBCUDA_REMEDY                                                                           \
+        "unset $CAIRN_LIBCUDA for the driver's own libcuda.so.1, or name a library that can be " \
+        "loaded"
 #define SMI "nvidia-smi shows what the driver sees, dmesg what the kernel's module says"
 
 static const char *text_of(const json_t *object, const char *key) {
@@ -99,7 +103,10 @@ static void report_nodes(struct doctor *d, const char *folder, const struct node
 
 static void report_no_library(struct doctor *d, const json_t *driver, const struct nodes *n) {
         const char *error = text_of(driver, "error");
-        if (n->gpus > 0 || is_set("CAIRN_LIBCUDA"))
+        if (is_set("CAIRN_LIBCUDA"))
+                doctor_say(d, VERDICT_BAD, "NVIDIA driver", LIBCUDA_REMEDY, "%s",
+                           error ? error : "cannot be loaded");
+        else if (n->gpus > 0)
                 doctor_say(d, VERDICT_BAD, "NVIDIA driver",
                            "install NVIDIA's driver; a container needs it passed in "
                            "(NVIDIA_DRIVER_CAPABILITIES=compute,utility)",
@@ -131,7 +138,10 @@ static bool report_driver(struct doctor *d, const json_t *driver, bool in_time,
                 return false;
         }
         if (error) {
-                doctor_say(d, VERDICT_BAD, "NVIDIA driver", SMI, "%s", error);
+                /* Without a version it did not get so far that it is a driver. */
+                doctor_say(d, VERDICT_BAD, "NVIDIA driver",
+                           version == 0 && is_set("CAIRN_LIBCUDA") ? LIBCUDA_REMEDY : SMI, "%s",
+                           error);
                 return false;
         }
         doctor_say(d, VERDICT_GOOD, "NVIDIA driver", NULL, "for CUDA %d.%d, %s",
@@ -252,7 +262,7 @@ static void report_all(struct doctor *d, json_t *const *gpus, size_t count, int 
         doctor_report_mps(d);
 }
 
-void doctor_report_gpus(struct doctor *d, char *answer, bool in_time, const char *device_folder) {
+bool doctor_report_gpus(struct doctor *d, char *answer, bool in_time, const char *device_folder) {
         json_t *driver = NULL, *gpus[GPU_COUNT_MAX];
         size_t count = 0;
         char *rest = NULL;
@@ -275,12 +285,41 @@ void doctor_report_gpus(struct doctor *d, char *answer, bool in_time, const char
         for (size_t i = 0; i < count; i++)
                 json_decref(gpus[i]);
         json_decref(driver);
+        return there;
 }
 
-/* A context is made and the driver loaded in a process that ends at once. */
+/* ---- what cairn-train needs beside a driver; other trainers do not ---- */
+
+static const char *trainer_remedy(const char *name) {
+        return strcmp(name, "NCCL") == 0
+                       ? "without it ranks of cairn-train on GPUs need --collectives gloo"
+                       : "without it there is no cairn-train --device cuda";
+}
+
+void doctor_report_trainer(struct doctor *d, char *answer) {
+        bool any = false;
+        for (char *line; (line = strsep(&answer, "\n"));) {
+                const char *name = strsep(&line, "\t"), *verdict = strsep(&line, "\t");
+                if (!verdict || !line)
+                        continue;
+                doctor_say(d, strcmp(verdict, "good") == 0 ? VERDICT_GOOD : VERDICT_WEAK, name,
+                           trainer_remedy(name), "%s", line);
+                any = true;
+        }
+        if (!any)
+                doctor_say(d, VERDICT_WEAK, "cairn-train",
+                           "install cairn and cairn-train of one version",
+                           "`cairn-train --probe-gpu` did not answer");
+}
+
+/* A context is made, and driver and libraries are loaded, in processes that end at once. */
 void doctor_gpu(struct doctor *d) {
         static char answer[ANSWER_BYTES];
-        int r = doctor_ask_cairnd("--probe-gpu", GPU_PROBE_NS, answer, sizeof answer);
-        if (*answer || r < 0)
-                doctor_report_gpus(d, answer, r == 0, "/dev");
+        char path[PATH_MAX];
+        int r = doctor_ask("cairnd", "--probe-gpu", GPU_PROBE_NS, answer, sizeof answer);
+        if ((!*answer && r == 0) || !doctor_report_gpus(d, answer, r == 0, "/dev") ||
+            agent_process_find("cairn-train", path, sizeof path, NULL) < 0)
+                return;
+        (void) doctor_ask("cairn-train", "--probe-gpu", GPU_PROBE_NS, answer, sizeof answer);
+        doctor_report_trainer(d, answer);
 }

@@ -87,19 +87,19 @@ static void end_child(pid_t pid, bool late) {
                 clock_system.sleep_ns(clock_system.context, NSEC_PER_MSEC);
 }
 
-int doctor_ask_cairnd(const char *flag, uint64_t limit_ns, char *answer, size_t bytes) {
-        char program[PATH_MAX];
+int doctor_ask(const char *program, const char *flag, uint64_t limit_ns, char *answer,
+               size_t bytes) {
+        char path[PATH_MAX];
         uint64_t deadline_ns = clock_now(&clock_system) + limit_ns;
         int ends[2];
         size_t used = 0;
         answer[0] = '\0';
-        if (agent_process_find("cairnd", program, sizeof program, NULL) < 0 ||
-            pipe2(ends, O_CLOEXEC) < 0)
+        if (agent_process_find(program, path, sizeof path, NULL) < 0 || pipe2(ends, O_CLOEXEC) < 0)
                 return 0;
         pid_t pid = fork();
         if (pid == 0) {
                 (void) dup2(ends[1], STDOUT_FILENO);
-                (void) execl(program, "cairnd", flag, (char *) NULL);
+                (void) execl(path, program, flag, (char *) NULL);
                 _exit(status_exit_code(CAIRN_ERR_UNREACHABLE));
         }
         (void) close(ends[1]);
@@ -170,7 +170,7 @@ static void probe_ring(struct doctor *d) {
                            error_format(&e, text, sizeof text));
                 return;
         }
-        (void) doctor_ask_cairnd("--probe", RING_PROBE_NS, answer, sizeof answer);
+        (void) doctor_ask("cairnd", "--probe", RING_PROBE_NS, answer, sizeof answer);
         doctor_report_ring(d, answer);
 }
 

@@ -49,7 +49,7 @@ static int lacks(const char *why, struct cairn_error *reterr) {
                          why);
 }
 
-static int load_cuda(const struct compute_ops **ret, struct cairn_error *reterr) {
+int compute_load_cuda(const struct compute_ops **ret, struct cairn_error *reterr) {
         struct cairn_error e = CAIRN_ERROR_INIT;
         char path[PATH_MAX], text[512];
 
@@ -79,7 +79,7 @@ int compute_open(const char *device, const struct compute_options *o, struct com
 
         if (!strncmp(device, "cuda", strlen("cuda"))) {
                 TRY(read_ordinal(device, &options.ordinal, reterr));
-                TRY(load_cuda(&ops, reterr));
+                TRY(compute_load_cuda(&ops, reterr));
         } else if (strcmp(device, "cpu") != 0) {
                 return refuse(device, reterr);
         }

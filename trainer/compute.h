@@ -67,6 +67,8 @@ struct compute_ops {
         /* visit("numerics.blas", "...", argument) for all that the bits of a result depend on;
          * stops at the first non-zero result and returns it. */
         int (*describe)(const struct compute *c, compute_visit_fn visit, void *argument);
+        /* Where the library is that multiplies; it is loaded for that, and no device is touched. */
+        int (*library)(char *ret, size_t bytes, struct cairn_error *reterr);
         void *(*queue)(const struct compute *c); /* the CUstream that all is queued on */
         /* Makes the device the calling thread's, for a library that starts its own. context: c */
         void (*thread_begin)(void *context);
@@ -146,7 +148,7 @@ struct compute_ops {
         int (*sum)(struct compute *c, double *ret, const float *x, size_t count,
                    struct cairn_error *reterr);
 };
-#define COMPUTE_ABI 1
+#define COMPUTE_ABI 2
 #define COMPUTE_CUDA_SYMBOL "cairn_cuda_compute" /* what cairn-cuda.so exports */
 
 extern const struct compute_ops compute_cpu;
@@ -155,6 +157,8 @@ extern const struct compute_ops compute_cpu;
  * UNSUPPORTED: this build or machine has it not; the sentence says what to build or install. */
 int compute_open(const char *device, const struct compute_options *o, struct compute **ret,
                  struct cairn_error *reterr);
+/* The plugin's table alone. UNSUPPORTED. */
+int compute_load_cuda(const struct compute_ops **ret, struct cairn_error *reterr);
 static inline void compute_close(struct compute *c) {
         if (c)
                 c->ops->close(c);

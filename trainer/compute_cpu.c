@@ -50,6 +50,11 @@ static int cpu_describe(const struct compute *c, compute_visit_fn visit, void *a
         return 0;
 }
 
+static int cpu_library(char *ret, size_t bytes, struct cairn_error *reterr) {
+        (void) snprintf(ret, bytes, "%s", matmul_library());
+        return 0;
+}
+
 static void *cpu_queue(const struct compute *c) {
         return NULL;
 }
@@ -236,6 +241,7 @@ const struct compute_ops compute_cpu = {
         .open = cpu_open,
         .close = cpu_close,
         .describe = cpu_describe,
+        .library = cpu_library,
         .queue = cpu_queue,
         .thread_begin = cpu_thread_begin,
         .allocate = cpu_allocate,

@@ -3,6 +3,7 @@
  * cairn-train: trains a small GPT on the CPU or a GPU; continues after a crash bit for bit.
  */
 #include "base/io.h"
+#include "trainer/probe.h"
 #include "trainer/stop.h"
 #include "trainer/train.h"
 #include <unistd.h>
@@ -30,6 +31,10 @@ int main(int argc, char **argv) {
         if (settings.help) {
                 settings_help(stdout);
                 return 0;
+        }
+        if (settings.probe_gpu) {
+                probe_gpu(stdout);
+                return fflush(stdout) == 0 ? 0 : 74;
         }
         stop_init();
         if (train_init(&train, &settings, &code, &error) >= 0)

@@ -130,6 +130,8 @@ static const struct option options[] = {
          "rehearsal: running statistics that the forward pass changes"},
         {"batchnorm-wrong", SWITCH, SETTINGS_LOCAL, AT(batchnorm_wrong), 0, 0, NULL, NULL,
          "rehearsal: the same, registered as if only updates changed them"},
+        {"probe-gpu", SWITCH, SETTINGS_LOCAL, AT(probe_gpu), 0, 0, NULL, NULL,
+         "what --device cuda needs and whether it is here, then end"},
         {"help", SWITCH, SETTINGS_LOCAL, AT(help), 0, 0, NULL, NULL, "this text"},
 };
 enum { OPTION_COUNT = sizeof(options) / sizeof(options[0]) };
@@ -281,7 +283,7 @@ int settings_parse(struct settings *s, int argc, char **argv, struct cairn_error
         }
         /* Checked on a copy: an override may still change what the derived values follow from. */
         struct settings copy = *s;
-        return s->help ? 0 : settings_check(&copy, reterr);
+        return s->help || s->probe_gpu ? 0 : settings_check(&copy, reterr);
 }
 
 static int refuse_named(const char *name, const char *reason, struct cairn_error *reterr) {

@@ -67,7 +67,8 @@ struct settings {
         int64_t rehearse_on; /* -1: on each rank */
         const char *sample_log;
         bool batchnorm_demo, batchnorm_wrong;
-        bool help; /* --help was given: print settings_help and exit 0 */
+        bool probe_gpu; /* --probe-gpu: print what probe_gpu finds and exit 0 */
+        bool help;      /* --help was given: print settings_help and exit 0 */
 };
 
 /* What a different value on resume means; also the prefix of the key in the description. */

@@ -13,7 +13,7 @@ alone=("${gpu[@]}" --without-checkpoints --steps 3)
 try 64 'make.*cairn-cuda.so' env CAIRN_CUDA=/nonexistent.so "${alone[@]}"
 try 64 'load cuBLAS.*CAIRN_LIBCUBLAS' env CAIRN_LIBCUBLAS=/nonexistent.so "${alone[@]}"
 try 64 'CUDA' env CAIRN_EMU_DEVICES=0 "${alone[@]}"
-try 64 'load CUDA .*no-driver.so.*; install.*CAIRN_LIBCUDA' env CAIRN_LIBCUDA=/no-driver.so "${alone[@]}"
+try 64 'load CUDA .*CAIRN_LIBCUDA names it: .*no-driver.so.*correct or unset the variable' env CAIRN_LIBCUDA=/no-driver.so "${alone[@]}"
 # The plug-in itself, where a toolkit built it and no driver is there.
 if [ -e "$BUILD/cairn-cuda.so" ] && ! /sbin/ldconfig -p | holds 'libcuda\.so\.1'; then
         try 64 'no NVIDIA driver is loaded.*--device cpu' env -u CAIRN_CUDA -u CAIRN_LIBCUDA -u CAIRN_LIBCUBLAS "${alone[@]}"

@@ -40,7 +40,8 @@ gpu() { # status, pattern, VARIABLE=VALUE ...
         local status=$1 pattern=$2
         shift 2
         try "$status" "$pattern" env CAIRN_LIBCUDA="$BUILD/tests/cuda/libcuda-emu.so" CAIRN_EMU_DEVICES=2 \
-                CAIRN_LIBNVML="$BUILD/tests/cuda/libcuda-emu.so" CUDA_MPS_PIPE_DIRECTORY="$work" "$@" "$cairn" doctor
+                CAIRN_LIBNVML="$BUILD/tests/cuda/libcuda-emu.so" CUDA_MPS_PIPE_DIRECTORY="$work" \
+                CAIRN_CUDA=/nowhere.so CAIRN_LIBNCCL=/nowhere.so "$@" "$cairn" doctor
 }
 gpu 0 '^✓ NVIDIA driver +for CUDA 12.4, .*/libcuda-emu.so' CAIRN_EMU_PERSISTENCE=1
 for line in 'GPU 0 +emulated GPU, GPU-656d756c-6174-6564-2047-505500000000, 4.0 GiB, sm_80' 'GPU 1 ' \
@@ -61,13 +62,26 @@ gpu 1 '^✗ GPU 1 .*NVLINK|^✗ GPU 1 .*ECC' CAIRN_EMU_FAULT=cuDeviceGetName:2:2
 mkfifo "$work/control"
 gpu 0 '^! MPS .*control is there'
 rm "$work/control"
-try 1 '^✗ NVIDIA driver .*nowhere' env CAIRN_LIBCUDA=/nowhere/libcuda.so.1 "$cairn" doctor
-try 1 '^✗ NVIDIA driver .*lacks cu' env CAIRN_LIBCUDA=libm.so.6 "$cairn" doctor
+# What cairn-train needs beside a driver: where a GPU is; without it other trainers still work.
+gpu 0 '^! cairn-cuda.so .*/nowhere.so.* → '
+grep -Eq '^! NCCL .*/nowhere.so: .*CAIRN_LIBNCCL.* → ' <<<"$said" || die "nothing about NCCL: $said"
+if [ -e "$BUILD/tests/comm/libnccl-script.so" ]; then
+        gpu 0 '^✓ NCCL +2.28.9, .*/libnccl-script.so$' CAIRN_LIBNCCL="$BUILD/tests/comm/libnccl-script.so"
+fi
+plugin=$BUILD/tests/cuda/cairn-cuda-emu.so blas=$BUILD/tests/cuda/libcublas-emu.so
+if [ -e "$plugin" ]; then
+        gpu 0 '^✓ cairn-cuda.so +.*/cairn-cuda-emu.so$' CAIRN_CUDA="$plugin" CAIRN_LIBCUBLAS="$blas"
+        grep -Eq '^✓ cuBLAS +.*/libcublas-emu.so$' <<<"$said" || die "nothing about cuBLAS: $said"
+        gpu 0 '^! cuBLAS .*/nowhere.so: .*CAIRN_LIBCUBLAS.* → ' CAIRN_CUDA="$plugin" CAIRN_LIBCUBLAS=/nowhere.so
+fi
+try 1 '^✗ NVIDIA driver .*CAIRN_LIBCUDA names it: /nowhere/libcuda.so.1: cannot open .* → unset \$CAIRN_LIBCUDA' \
+        env CAIRN_LIBCUDA=/nowhere/libcuda.so.1 "$cairn" doctor
+try 1 '^✗ NVIDIA driver .*lacks cu.* → unset \$CAIRN_LIBCUDA' env CAIRN_LIBCUDA=libm.so.6 "$cairn" doctor
 env CAIRN_LIBCUDA="$BUILD/tests/cuda/libcuda-emu.so" "$cairn" doctor --json >"$work/json" || die "--json with a GPU: $?"
 grep -q '"GPU staging"' "$work/json" || die "--json without GPUs"
 if [ ! -e /dev/nvidiactl ] && ! "$BUILD/cairnd" --probe-gpu | holds '"present":true'; then
         try 0 '^✓ NVIDIA driver +none' "$cairn" doctor
-        grep -Eq 'GPU (0|nodes|memory)|MPS|persistence' <<<"$said" && die "more than one line without a GPU: $said"
+        grep -Eq 'GPU (0|nodes|memory)|MPS|persistence|cairn-cuda|cuBLAS|NCCL' <<<"$said" && die "more than one line without a GPU: $said"
 fi
 ok "GPUs: what is there, what is lacking, what fails"
 

@@ -13,7 +13,9 @@ static void what_is_not_it_is_refused(void **state) {
         name("/no/such/library.so");
         assert_int_equal(cuda_driver_load(&cuda, &e), CAIRN_ERR_UNSUPPORTED);
         assert_string_equal(e.object, "/no/such/library.so");
-        assert_non_null(strstr(e.message, "$CAIRN_LIBCUDA"));
+        assert_non_null(strstr(e.message, "$CAIRN_LIBCUDA names it: /no/such/library.so: cannot "
+                                          "open"));
+        assert_non_null(strstr(e.message, "correct or unset the variable"));
         name("libm.so.6");
         assert_int_equal(cuda_driver_load(&cuda, &e), CAIRN_ERR_UNSUPPORTED);
         assert_non_null(strstr(e.message, "it lacks cuGetErrorName, which drivers have since "

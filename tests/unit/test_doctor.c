@@ -172,6 +172,54 @@ static void test_driver(void **state) {
         remove_nodes(folder);
 }
 
+/* A library that the user named is the user's to correct, not the driver's. */
+static void test_driver_that_was_named(void **state) {
+        char folder[] = "nodes-XXXXXX";
+        make_nodes(folder, true, false);
+        assert_int_equal(setenv("CAIRN_LIBCUDA", "/nowhere/libcuda.so.1", 1), 0);
+        for (int i = 0; i < 4; i++) { /* with a GPU and without; no library, and another one */
+                struct doctor d = report(i < 2 ? "{\"present\":false,\"library\":\"/nowhere\","
+                                                 "\"version\":0,\"count\":0,\"none\":false,"
+                                                 "\"error\":\"not there\"}\n"
+                                               : "{\"present\":true,\"library\":\"libm.so.6\","
+                                                 "\"version\":0,\"count\":0,\"none\":false,"
+                                                 "\"error\":\"it lacks cuInit\"}\n",
+                                         true, i % 2 ? folder : "/nowhere");
+                assert_non_null(strstr(verdict_of(&d, "NVIDIA driver"), "bad: unset $CAIRN_LIB"));
+                json_decref(d.probes);
+        }
+        struct doctor d = report("{\"present\":true,\"library\":\"/lib/libcuda.so.1\","
+                                 "\"version\":12040,\"count\":0,\"none\":false,"
+                                 "\"error\":\"SYSTEM_DRIVER_MISMATCH\"}\n",
+                                 true, folder); /* it is a driver */
+        assert_non_null(strstr(verdict_of(&d, "NVIDIA driver"), "bad: nvidia-smi"));
+        json_decref(d.probes);
+        assert_int_equal(unsetenv("CAIRN_LIBCUDA"), 0);
+        remove_nodes(folder);
+}
+
+static void test_trainer(void **state) {
+        struct doctor d = {.probes = json_array()};
+        char there[] = "cairn-cuda.so\tgood\t/lib/cairn-cuda.so\ncuBLAS\tlacks\tnot there\n"
+                       "NCCL\tgood\t2.28.9\n",
+             lacking[] = "cairn-cuda.so\tlacks\tbuild it\nNCCL\tlacks\tinstall it\n",
+             none[] = "cairn-train: --probe-gpu: there is no such option\n";
+        doctor_report_trainer(&d, there);
+        assert_string_equal(verdict_of(&d, "cairn-cuda.so"), "good: ");
+        assert_non_null(strstr(verdict_of(&d, "cuBLAS"), "weak: without it"));
+        assert_string_equal(verdict_of(&d, "NCCL"), "good: ");
+        assert_int_equal(json_array_size(d.probes), 3);
+        json_array_clear(d.probes);
+        doctor_report_trainer(&d, lacking);
+        assert_non_null(strstr(verdict_of(&d, "cairn-cuda.so"), "weak: without it"));
+        assert_non_null(strstr(verdict_of(&d, "NCCL"), "--collectives gloo"));
+        json_array_clear(d.probes);
+        doctor_report_trainer(&d, none);
+        assert_non_null(strstr(verdict_of(&d, "cairn-train"), "weak: install"));
+        assert_false(d.bad); /* a trainer of the user's own needs none of it */
+        json_decref(d.probes);
+}
+
 static void test_gpus(void **state) {
         struct doctor d = report(DRIVER("2") GPU("0", SOUND) GPU("1", SOUND), true, "/nowhere");
         static const char *const probes[] = {"NVIDIA driver", "GPU nodes",   "GPU 0",
@@ -260,18 +308,20 @@ static void test_asking(void **state) {
         assert_non_null(absolute);
         assert_int_equal(setenv("PATH", absolute, 1), 0);
         answer[0] = 'x';
-        assert_int_equal(doctor_ask_cairnd("--any", NSEC_PER_SEC, answer, sizeof answer), 0);
+        assert_int_equal(doctor_ask("cairnd", "--any", NSEC_PER_SEC, answer, sizeof answer), 0);
         assert_string_equal(answer, ""); /* there is none */
         assert_int_equal(chdir(folder), 0);
         make_agent("#!/bin/sh\necho \"$1\"\n");
-        assert_int_equal(doctor_ask_cairnd("--any", 30 * NSEC_PER_SEC, answer, sizeof answer), 0);
+        assert_int_equal(doctor_ask("cairnd", "--any", 30 * NSEC_PER_SEC, answer, sizeof answer),
+                         0);
         assert_string_equal(answer, "--any\n");
         /* More than there is room for; then one that hangs. */
         make_agent("#!/bin/sh\necho 0123456789abcdef\n");
-        assert_int_equal(doctor_ask_cairnd("--any", 30 * NSEC_PER_SEC, answer, sizeof answer), 0);
+        assert_int_equal(doctor_ask("cairnd", "--any", 30 * NSEC_PER_SEC, answer, sizeof answer),
+                         0);
         assert_string_equal(answer, "0123456");
         make_agent("#!/bin/sh\necho first\nexec /bin/sleep 1000\n");
-        assert_int_equal(doctor_ask_cairnd("--any", 3 * NSEC_PER_SEC, answer, sizeof answer),
+        assert_int_equal(doctor_ask("cairnd", "--any", 3 * NSEC_PER_SEC, answer, sizeof answer),
                          CAIRN_ERR_TIMEOUT);
         assert_string_equal(answer, "first\n");
         assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* nor is anything left */
@@ -285,11 +335,18 @@ static void test_asking(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_ring),         cmocka_unit_test(test_cgroup_limit),
-                cmocka_unit_test(test_file_systems), cmocka_unit_test(test_machine_without_gpu),
-                cmocka_unit_test(test_driver),       cmocka_unit_test(test_gpus),
-                cmocka_unit_test(test_abilities),    cmocka_unit_test(test_nodes),
-                cmocka_unit_test(test_mps),          cmocka_unit_test(test_asking),
+                cmocka_unit_test(test_ring),
+                cmocka_unit_test(test_cgroup_limit),
+                cmocka_unit_test(test_file_systems),
+                cmocka_unit_test(test_machine_without_gpu),
+                cmocka_unit_test(test_driver),
+                cmocka_unit_test(test_gpus),
+                cmocka_unit_test(test_abilities),
+                cmocka_unit_test(test_nodes),
+                cmocka_unit_test(test_mps),
+                cmocka_unit_test(test_asking),
+                cmocka_unit_test(test_driver_that_was_named),
+                cmocka_unit_test(test_trainer),
         };
         const char *temporary = getenv("TMPDIR");
         if (chdir(temporary ? temporary : "/tmp") < 0)

@@ -68,6 +68,16 @@ const char *blas_status_name(cublasStatus_t status) {
         }
 }
 
+int blas_find(char *ret, size_t bytes, struct cairn_error *reterr) {
+        struct blas b = {.version = 0};
+        Dl_info place;
+
+        TRY(load(&b, reterr));
+        bool told = dladdr((void *) b.Create, &place) && place.dli_fname;
+        (void) snprintf(ret, bytes, "%s", told ? place.dli_fname : "there");
+        return 0;
+}
+
 static int check(cublasStatus_t status, const char *operation, struct cairn_error *reterr) {
         if (status == CUBLAS_STATUS_SUCCESS)
                 return 0;

@@ -52,6 +52,8 @@ struct blas_product {
         float beta;
 };
 
+/* The path of that library. UNSUPPORTED. */
+int blas_find(char *ret, size_t bytes, struct cairn_error *reterr);
 /* UNSUPPORTED: no library, or one that lacks something. NOMEM, DEVICE. */
 int blas_init(struct blas *b, cudaStream_t stream, bool tf32, struct cairn_error *reterr);
 void blas_done(struct blas *b);

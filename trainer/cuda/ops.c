@@ -283,6 +283,7 @@ const struct compute_ops cairn_cuda_compute = {
         .open = cuda_open,
         .close = cuda_close,
         .describe = cuda_describe,
+        .library = blas_find,
         .queue = cuda_queue,
         .thread_begin = cuda_thread_begin,
         .allocate = cuda_allocate,
