@@ -6,13 +6,14 @@
 . "$(dirname "$0")/lib.sh"
 args=(--steps 80 --step-ms 2 --batchnorm-demo --accumulate 2)
 run reference --every 10m -- "${tiny[@]}" "${args[@]}"
-start shadow --every 5steps --max-restarts 100 -- "${tiny[@]}" "${args[@]}"
+stands_still 70 3
+start shadow --every 5steps --max-restarts 100 -- "${still[@]}" "${tiny[@]}" "${args[@]}"
 for step in 17 38 59; do
-        wait_step "$work/shadow.log" $step 20
+        wait_step "$work/shadow.log" $step 100
         pid_of trainer
-        kill -KILL "$pid"
+        slay "$pid"
 done
-finish 30
+finish 100
 expect_code 0
 same_log "$work/reference.log" "$work/shadow.log"
 # The statistics themselves: the same bytes at the same step.
@@ -26,12 +27,12 @@ ok "i running statistics restored bit for bit after three kills"
 
 start wrong --every 2steps -- env CAIRN_DEBUG_MUTATION=1 "${tiny[@]}" "${args[@]}" --batchnorm-wrong \
         --log "$work/wrong.log"
-finish 30
+finish 100
 says "$output" 'embedding\.running_mean'
 ok "i --batchnorm-wrong is detected, and the tensor is named"
 
 start right --every 2steps -- env CAIRN_DEBUG_MUTATION=1 "${tiny[@]}" "${args[@]}" --log "$work/right.log"
-finish 30
+finish 100
 expect_code 0
 never_says "$output" 'changed|mutat'
 ok "i the right registration passes the same check"

@@ -8,7 +8,8 @@
 
 # From step 25 on gradients are not finite; the third one in a row, step 27, ends the trainer with status 1.
 start loop --every 10steps --keep-last 10 --max-restarts 10 -- "${tiny[@]}" --steps 100 --step-ms 60 --nan-step 25
-finish 60
+save_each loop 1 10 20
+finish 100
 expect_code 1
 says "$output" 'restart 1 from step 27 \(taken after its death\)'
 says "$output" 'restart 2 from before step 27, for it failed twice after step 27'
@@ -21,14 +22,14 @@ says "$output" 'giving up: it failed after step 27 again, and going back 3 times
 ok "f a crash loop at step 27 went back to steps ${resumed[*]:1:2}, then gave up"
 
 start few --every 10steps --keep-last 10 --max-restarts 2 -- "${tiny[@]}" --steps 100 --step-ms 5 --nan-step 25
-finish 60
+finish 100
 expect_code 1
 says "$output" 'giving up after 2 restarts without a new checkpoint'
 ok "f no more than --max-restarts"
 
 # Twice something passing, then not: a longer pause each time.
 start passing --max-restarts 5 -- sh -c 'date +%s%N >>'"$work"'/lives; [ "$CAIRN_RESTART_COUNT" = 2 ]'
-finish 20
+finish 100
 expect_code 0
 mapfile -t lives <"$work/lives"
 [ ${#lives[@]} -eq 3 ] || die "${#lives[@]} lives, not three"
@@ -38,7 +39,7 @@ ok "RESUME-39 fail, fail, succeed: two restarts, the pauses grow"
 
 for code in 64 65 66 73 77 78; do
         start "final-$code" --max-restarts 5 -- sh -c "exit $code"
-        finish 20
+        finish 100
         expect_code $code
         never_says "$output" '; restart '
 done

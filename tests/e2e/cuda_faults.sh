@@ -28,7 +28,7 @@ ok "CUDA what is missing is said, nothing else is computed on"
 # Exit status and sentence of a start in which something failed: one of ours, in time, and it says why.
 clean_error() { # command...
         local status=0
-        said=$(timeout -k 5 60 "$@" 2>&1) || status=$?
+        said=$(timeout -k 5 110 "$@" 2>&1) || status=$?
         case $status in
         0) return 0 ;;
         64 | 69 | 70 | 71 | 73) ;;

@@ -18,12 +18,14 @@ losses_agree "$work/processors.log" "$work/whole.log" 0
 says "$work/whole.out" '2 ranks by gloo'
 ok "CUDA two ranks on two GPUs over gloo: losses of two processors within 1e-4"
 
+stands_still 6 # rank 0: the other one waits for it
 for zero in 0 1; do
-        start "killed-$zero" "${two[@]}" --every 100000steps --max-restarts 9 -- "${over_gloo[@]}" --zero $zero --step-ms 80
-        wait_step "$work/killed-$zero.log" 5 60
+        start "killed-$zero" "${two[@]}" --every 100000steps --max-restarts 9 -- "${still[@]}" "${over_gloo[@]}" --zero $zero \
+                --rehearse-on 0
+        wait_step "$work/killed-$zero.log" 5 100
         pid_of trainer
-        kill -KILL "$pid"
-        finish 90
+        slay "$pid"
+        finish 100
         expect_code 0
         says "$output" 'restart 1 from'
         same_log "$work/whole.log" "$work/killed-$zero.log"
@@ -39,11 +41,11 @@ for zero in 0 1; do
         says "$output" '2 ranks by NCCL'
         same_log "$work/whole.log" "$work/nccl-$zero.log"
 done
-start nccl-killed "${two[@]}" --every 100000steps --max-restarts 9 -- "${gpu[@]}" "${args[@]}" --step-ms 80
-wait_step "$work/nccl-killed.log" 5 60
+start nccl-killed "${two[@]}" --every 100000steps --max-restarts 9 -- "${still[@]}" "${gpu[@]}" "${args[@]}" --rehearse-on 0
+wait_step "$work/nccl-killed.log" 5 100
 pid_of trainer
-kill -KILL "$pid"
-finish 90
+slay "$pid"
+finish 100
 expect_code 0
 says "$output" 'restart 1 from'
 same_log "$work/whole.log" "$work/nccl-killed.log"

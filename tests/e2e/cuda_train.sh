@@ -10,20 +10,21 @@ rounds=${CUDA_ROUNDS:-2}
 steps=$((rounds * 8 + 12))
 args=(--steps $steps --dropout 0.1 --ema 0.9 --warmup 8 --eval-every 7 --eval-batches 1 --seed 3)
 
-# Killed between checkpoints, at any instant; its state is in the GPU's memory, which outlives it.
+# Killed between checkpoints, at any instant, and at last outside of an update for certain; its state is in the GPU's
+# memory, which outlives it.
 run whole --every 5steps -- "${gpu[@]}" "${args[@]}"
-start killed --every 100000steps --max-restarts 100 -- "${gpu[@]}" "${args[@]}" --step-ms 250
+stands_still $((rounds * 8 + 3)) "$rounds"
+start killed --every 100000steps --max-restarts 100 -- "${still[@]}" "${gpu[@]}" "${args[@]}" --step-ms 250
 for ((round = 1; round <= rounds; round++)); do
-        wait_step "$work/killed.log" $((round * 8)) 30
-        # The next step begins with 250 ms of nothing.
-        wait_for 20 eval "[ \"\$('$cairn' status killed --json | json runs.0.ranks.0.step)\" -ge $((round * 8)) ]"
-        between 0 100
+        wait_step "$work/killed.log" $((round * 8)) 100
+        [ "$round" -lt "$rounds" ] || wait_for 100 stands_at killed $((round * 8 + 2))
+        between 0 400
         sleep "$(printf '0.%03d' "$picked")"
         pid_of trainer
-        kill -KILL "$pid"
-        wait_for 30 grep -q "restart $round from" "$output"
+        slay "$pid"
+        wait_for 100 grep -q "restart $round from" "$output"
 done
-finish 90
+finish 100
 expect_code 0
 same_log "$work/whole.log" "$work/killed.log"
 same_state "whole@$steps" "killed@$steps"
@@ -33,8 +34,10 @@ taken=$(grep -c 'taken after its death' "$output" || true)
 ok "CUDA killed $rounds times, $taken times its state was taken from the GPU's memory after its death: bit for bit"
 
 # With everything gone: the newest checkpoint.
-start lost --every 4steps -- "${gpu[@]}" "${args[@]}" --step-ms 20
-wait_step "$work/lost.log" 11 30
+stands_still 12
+start lost --every 4steps -- "${still[@]}" "${gpu[@]}" "${args[@]}"
+wait_step "$work/lost.log" 11 100
+wait_for 100 has_saved lost 4
 kill_all
 run lost --mode resume --every 10m -- "${gpu[@]}" "${args[@]}"
 same_log "$work/whole.log" "$work/lost.log"

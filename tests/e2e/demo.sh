@@ -26,10 +26,10 @@ for signal in INT TERM; do
         output=$work/demo-$signal.out
         "${as_user[@]}" "$cairn" demo --steps 100000 >"$output" 2>&1 &
         runner=$!
-        wait_for 30 eval 'grep -q step "$outside"/home/cairn-demo-*/reference.jsonl'
+        wait_for 100 eval 'grep -q step "$outside"/home/cairn-demo-*/reference.jsonl'
         [ "$signal" = TERM ] || try 0 'nothing was lost' "${as_user[@]}" "$cairn" demo --steps 60
         kill "-$signal" "$runner"
-        finish 20
+        finish 100
         expect_code $((128 + $(kill -l "$signal")))
         says "$output" 'nothing of it is left'
         [ -z "$(ls "$outside/home")" ] || die "the demo left its folder behind: $(ls "$outside/home")"

@@ -8,14 +8,14 @@ try 0 'no run is running' "$cairn" drain
 start one --every 10m -- "${tiny[@]}" --steps 60000 --step-ms 5
 first=$runner
 start two --every 10m -- "${tiny[@]}" --steps 60000 --step-ms 5
-wait_step "$work/one.log" 5 20
-wait_step "$work/two.log" 5 20
-try 0 '^one: stopped; step [0-9]+ is committed' "$cairn" drain --deadline 30s
+wait_step "$work/one.log" 5 100
+wait_step "$work/two.log" 5 100
+try 0 '^one: stopped; step [0-9]+ is committed' "$cairn" drain --deadline 100s
 grep -Eq '^two: stopped; step [0-9]+ is committed' <<<"$said" || die "$said"
-finish 20
+finish 100
 expect_code 75
 runner=$first
-finish 20
+finish 100
 expect_code 75
 for run in one two; do
         [ "$(newest_of "$run")" ] || die "$run has no checkpoint"

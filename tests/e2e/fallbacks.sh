@@ -59,7 +59,7 @@ weather
 
 # Across: written without, read with, and the other way round.
 start across --every 20steps -- "${tiny[@]}" "${args[@]}" --stop-at 20
-finish 30
+finish 100
 try 0 '' "$helpers/deny_ring" "$cairn" run --run across --mode resume --every 20steps -- "${tiny[@]}" \
         "${args[@]}" --log "$work/across.log"
 same_log "$work/reference.log" "$work/across.log"
@@ -112,9 +112,9 @@ CAIRN_STORE=$base
 echo 'staging_bytes_max = 64K' >"$work/small.conf"
 "$BUILD/cairnd" --config "$work/small.conf" --store "$base" --socket "$work/small.sock" >"$work/small.out" 2>&1 &
 small=$!
-wait_for 5 test -S "$work/small.sock"
+wait_for 100 env CAIRN_SOCKET="$work/small.sock" "$cairn" status
 status=0
-CAIRN_SOCKET=$work/small.sock timeout 30 "$cairn" run --run small --max-restarts 0 --every 20steps -- \
+CAIRN_SOCKET=$work/small.sock timeout 100 "$cairn" run --run small --max-restarts 0 --every 20steps -- \
         "${tiny[@]}" "${args[@]}" --log "$work/small.log" >"$work/needs.out" 2>&1 || status=$?
 kill "$small"
 [ "$status" -ne 0 ] || die "64 KiB of staging were enough"

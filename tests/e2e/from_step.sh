@@ -4,16 +4,21 @@
 # Going back on purpose: --from 20 makes a new branch; a crash on it resumes on it; the old one is listed
 # as abandoned and never chosen; a step that exists on the old branch is written again (B03b).
 . "$(dirname "$0")/lib.sh"
-args=(--steps 60 --step-ms 80) # a save is done long before the next one is due, on a busy machine, too
+args=(--steps 60 --step-ms 80)
 run reference --every 10m -- "${tiny[@]}" --steps 60
-run trip --every 10steps --keep-last 20 -- "${tiny[@]}" "${args[@]}" --stop-at 40
+start trip --every 10steps --keep-last 20 -- "${tiny[@]}" "${args[@]}" --stop-at 40
+save_each trip 1 10 20 30
+finish 100
+expect_code 0
 old=$(newest_of trip)
 [ "$(steps_of trip | tr '\n' ' ')" = "10 20 30 40 " ] || die "steps: $(steps_of trip | tr '\n' ' ')"
 
 start trip --from 20 --every 10steps --keep-last 20 -- "${tiny[@]}" "${args[@]}" \
-        --stall-step 46 --stall-ms 60000
-wait_step "$work/trip.log" 45 20
-wait_for 10 test -e "$CAIRN_STORE/trip/000000000040-g0002"
+        --stall-step 46 --stall-ms 1000000
+wait_for 100 eval "[ \"\$('$helpers/trainlog' last '$work/trip.log')\" -lt 40 ]" # it has cut the log back
+save_each trip 2 30
+wait_step "$work/trip.log" 45 100
+wait_for 100 test -e "$CAIRN_STORE/trip/000000000040-g0002"
 kill_all
 says "$output" 'resumes step 20 '
 ok "B03b went back from step 40 to step 20"
@@ -31,7 +36,7 @@ ok "B03b steps 30 and 40 were written again; the old ones are listed as abandone
 
 : >"$output"
 start trip --mode auto --every 10steps --keep-last 20 -- "${tiny[@]}" "${args[@]}"
-finish 30
+finish 100
 expect_code 0
 resumed=$(sed -n 's/.*resumes step \([0-9]*\) from .*-g0002$/\1/p' "$output")
 [ "${resumed:-0}" -ge 40 ] || die "did not resume on the new branch"

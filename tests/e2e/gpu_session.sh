@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# time limit: 180 s
+# time limit: 400 s
 #
 # A session of a GPU, the emulated one, whose trainer copies for its saver: slabs of device memory, memory of
 # cuMemAlloc and plain memory that are registered by their pointers. Trainer, saver and agent are killed, the

@@ -42,8 +42,10 @@ never_says "$output" '^start '
 ok "GROUP-b --init-from of a model that shares no weight, 2 ranks: 78, every tensor with both shapes"
 
 # c: the same, but killed with all of its processes and resumed: the run that was not.
-start c "${two[@]}" --init-from a@20 --every 10steps -- "${other[@]}" --step-ms 100
-wait_step "$work/c.log" 23 30
+stands_still 24
+start c "${two[@]}" --init-from a@20 --every 10steps -- "${still[@]}" "${other[@]}"
+wait_step "$work/c.log" 23 100
+wait_for 100 has_saved c 10
 kill_all
 : >"$work/c.out"
 run c "${two[@]}" --mode auto --init-from a@20 --every 10steps -- "${other[@]}"
@@ -57,9 +59,9 @@ ok "GROUP-c RESUME-3 the same run killed and resumed, 2 ranks: losses, rates and
 
 # The other way round is refused: resume does not turn into a start with other data, nor the reverse.
 start a2 "${two[@]}" --every 10steps -- "${args[@]}" --steps 60 --stop-at 20
-finish 30
+finish 100
 start a2 "${two[@]}" --mode resume -- "${other[@]}" --steps 60
-finish 30
+finish 100
 expect_code 78
 says "$output" 'data.vocabulary: 11 in the checkpoint, 18 now.*--init-from'
 ok "resume on another corpus: 78 on both ranks, --init-from is named"

@@ -43,7 +43,7 @@ ldd "$work/example-static" | holds libcairn && die "the static example wants lib
 
 for kind in shared static; do
         status=0
-        LD_LIBRARY_PATH=$tree/usr/lib timeout 60 "$tree/usr/bin/cairn" run --run "example-$kind" \
+        LD_LIBRARY_PATH=$tree/usr/lib timeout 110 "$tree/usr/bin/cairn" run --run "example-$kind" \
                 --every 5steps -- "$work/example-$kind" >"$work/example-$kind.out" 2>&1 || status=$?
         [ $status -eq 0 ] || die "the $kind example ended with $status"
         try 0 '✓' "$tree/usr/bin/cairn" verify "example-$kind"

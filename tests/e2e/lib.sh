@@ -122,6 +122,15 @@ now_ms() {
         echo $((now / 1000))
 }
 
+# A command prefix for cairn-train: in its first LIVES (1) lives it stands still in step STEP, before its update, so
+# that whoever is to kill it before its end finds it, however slow he is.
+stands_still() { # STEP [LIVES]: sets ${still[@]}
+        # shellcheck disable=SC2016 # the trainer's shell
+        still=(sh -c 'step=$1 lives=$2; shift 2
+                [ "$CAIRN_RESTART_COUNT" -ge "$lives" ] || set -- "$@" --stall-step "$step" --stall-ms 1000000
+                exec "$@"' sh "$1" "${2:-1}")
+}
+
 # start RUN [cairn run's options] -- command: the log is $work/RUN.log if the command is cairn-train.
 start() {
         local run=$1 options=() command=()
@@ -132,7 +141,7 @@ start() {
         done
         shift
         command=("$@")
-        [ "${command[0]}" != "$train" ] || command+=(--log "$work/$run.log")
+        [[ " $* " != *" $train "* || " $* " == *" --log "* ]] || command+=(--log "$work/$run.log")
         output=$work/$run.out
         "$cairn" run --run "$run" "${options[@]}" -- "${command[@]}" >>"$output" 2>&1 &
         runner=$!
@@ -153,7 +162,7 @@ expect_code() { # what finish saw
 # run RUN options -- command: start and finish; expects success.
 run() {
         start "$@"
-        finish 60
+        finish 110
         expect_code 0
 }
 
@@ -162,7 +171,22 @@ wait_step() {
         reached=$("$helpers/trainlog" wait "$1" "$2" "$3" "$runner") ||
                 die "step $2 was not reached in ${1##*/} within $3 s (last: ${reached:-none})"
 }
-# wait_for SECONDS command...: until the command succeeds.
+# A cut that is due while the former one is still written is left out. For each of these steps to be in the store the
+# trainer is stopped after it, outside of what makes it, until it is there.
+save_each() { # RUN GENERATION STEP...
+        local run=$1 generation=$2 step name
+        shift 2
+        pid_of trainer
+        for step; do
+                wait_step "$work/$run.log" $((step + 1)) 100
+                kill -STOP "$pid" || die "the trainer ended by itself"
+                printf -v name '%012d-g%04d' "$step" "$generation"
+                wait_for 100 test -e "$CAIRN_STORE/$run/$name"
+                kill -CONT "$pid"
+        done
+}
+# wait_for SECONDS command...: until the command succeeds. What is waited for has come at once or never: the seconds
+# are for the slowest machine, and cost nothing.
 wait_for() {
         local limit=$(($(now_ms) + $1 * 1000))
         shift
@@ -174,13 +198,21 @@ wait_for() {
 gone() {
         ! kill -0 "$1" 2>/dev/null
 }
+ended() { # process: not there, or dead and not yet reaped
+        ! grep -Eq '^State:[[:space:]]+[^ZX]' "/proc/$1/status" 2>/dev/null
+}
+# SIGKILL, and the death: a signal is only sent, and whoever looked for the next life now could find this one again.
+slay() { # process
+        kill -KILL "$1" || die "process $1 ended by itself"
+        wait_for 60 ended "$1"
+}
 
 # The process ids of a kind (trainer, agent, saver, store) among the runner's descendants.
 pids_of() {
         "$helpers/process" "$runner" "$1"
 }
 pid_of() { # kind: waits for one; sets $pid
-        local limit=$(($(now_ms) + 10000))
+        local limit=$(($(now_ms) + 60000))
         until pid=$(pids_of "$1" | head -n 1) && [ -n "$pid" ]; do
                 [ "$(now_ms)" -lt "$limit" ] || die "there is no $1 process"
                 sleep 0.02
@@ -207,14 +239,14 @@ expect_peak() {
 kill_all() {
         disown "$runner" # no note about its end
         "$helpers/process" "$runner" kill-tree
-        wait_for 10 gone "$runner"
+        wait_for 60 gone "$runner"
 }
 
 # try CODE PATTERN command...: exit status and what it says (extended regular expression, both streams).
 try() {
         local expected=$1 pattern=$2 status=0
         shift 2
-        said=$(timeout -k 5 60 "$@" 2>&1) || status=$?
+        said=$(timeout -k 5 110 "$@" 2>&1) || status=$?
         [ "$status" -eq "$expected" ] ||
                 die "exit status $status, not $expected: ${*##*/}"$'\n'"    $said"
         grep -Eq -- "$pattern" <<<"$said" ||
@@ -247,6 +279,20 @@ newest_of() {
 newest_step_of() {
         "$cairn" list "$1" --json | "$helpers/json" 'checkpoints.*.newest&step' |
                 awk '$1 == "true" { print $2 }'
+}
+# A resume would take that step or a later one.
+has_saved() { # RUN STEP
+        [ "$(newest_step_of "$1")" -ge "$2" ]
+}
+# A rank's field in `cairn status`: step, phase, pid ... Nothing and false while there is no such rank.
+rank_says() { # RUN RANK FIELD
+        "$cairn" status "$1" --json 2>/dev/null | "$helpers/json" "runs.0.ranks.$2.$3"
+}
+# All its ranks of this machine have published that step and make no other now.
+stands_at() { # RUN STEP
+        local said
+        said=$("$cairn" status "$1" --json | "$helpers/json" 'runs.0.ranks.*.step&phase') &&
+                ! grep -vx "$2 stable" <<<"$said"
 }
 
 # The host values of a checkpoint, a line each, without the clock; and its tensors with their checksums.

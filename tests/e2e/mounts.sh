@@ -50,11 +50,11 @@ mount_passfs() { # [folder]
         "$helpers/passfs" "$work/weather" "$back" "$mounted" >"$work/passfs.log" 2>&1 &
         passfs=$!
         disown "$passfs"
-        local limit=$(($(now_ms) + 5000))
+        local limit=$(($(now_ms) + 60000))
         until mountpoint -q "$mounted"; do
                 why="passfs cannot be mounted: $(tail -n 1 "$work/passfs.log")"
                 ! gone "$passfs" || return 1
-                [ "$(now_ms)" -lt "$limit" ] || die "passfs is not mounted within 5 s"
+                [ "$(now_ms)" -lt "$limit" ] || die "passfs is not mounted within 60 s"
                 sleep 0.02
         done
 }
