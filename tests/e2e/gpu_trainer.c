@@ -5,16 +5,16 @@
  * restore brings back wrong shows in every later line of the log.
  *
  *     cairn run ... -- gpu_trainer --log FILE [--memory slabs|driver|host] [--values N] [--steps N]
- *                      [--step-ms T] [--die-at S] [--break-at S] [--ordinal N] [--device host]
- *                      [--marks bf16]
+ *                      [--step-ms T] [--hold-at S] [--holds N] [--break-at S] [--ordinal N]
+ *                      [--device host] [--marks bf16]
  *
  * slabs: memory of cairn_alloc; driver: of cuMemAlloc, registered by its pointer; host: malloc'ed,
  * likewise. Weights, a half precision copy, a moment, statistics that change outside of updates
- * (anytime) and three step counters side by side. --die-at: SIGKILL to itself after that step, in
- * its first life. --break-at: from that step on the driver keeps an error, in its first life, and
- * it ends with status 3 if libcairn says so. Of several ranks each has a log, FILE.RANK, and
- * tensors of its own. --device host: a session of the host whose state is plain memory. A line of
- * the log: {"step":S,"loss":CRC32C,"seconds":0}.
+ * (anytime) and three step counters side by side. --hold-at: stands still after that step in its
+ * first N lives (1 unless given), until it is killed. --break-at: from that step on the driver
+ * keeps an error, in its first life, and it ends with status 3 if libcairn says so. Of several
+ * ranks each has a log, FILE.RANK, and tensors of its own. --device host: a session of the host
+ * whose state is plain memory. A line of the log: {"step":S,"loss":CRC32C,"seconds":0}.
  */
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -25,8 +25,8 @@
 #include "tests/cuda/emu.h"
 #include <dlfcn.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { COUNTERS = 3, STATISTICS = 64, BROKEN = 3, FIRST_VALUES = 1000 };
 
@@ -92,9 +92,10 @@ static const struct emu_image image = {EMU_IMAGE_MAGIC, KERNELS, kernels};
 struct trainer {
         const char *log, *memory;
         uint64_t values;
-        int64_t steps, step_ms, die_at, break_at, ordinal;
+        int64_t steps, step_ms, hold_at, holds, break_at, ordinal;
         bool on_host, is_first;
         uint32_t rank, world;
+        uint64_t restart;
         struct cairn *cairn;
         const struct cuda_driver *cuda;
         struct cuda_context *context;
@@ -216,6 +217,7 @@ static int declare(struct trainer *t) {
         int r = cairn_session(t->cairn, &session) < 0 ? complain(t, "session") : 0;
         t->rank = session.rank;
         t->world = session.world;
+        t->restart = session.restart;
         s->count = t->values;
         r = r ? r : allocate(t, t->values * sizeof(float), &s->weights);
         r = r ? r : allocate(t, t->values * sizeof(float), &s->moments);
@@ -372,11 +374,8 @@ static int train(struct trainer *t) {
                         break;
                 if (r)
                         return r;
-                if (step == t->die_at && t->is_first) {
-                        /* Until then libcairn has seen that the GPU is done: the step is a cut. */
-                        clock_system.sleep_ns(clock_system.context, NSEC_PER_SEC);
-                        (void) raise(SIGKILL);
-                }
+                while (step == t->hold_at && t->restart < (uint64_t) t->holds)
+                        (void) pause();
         }
         if (cairn_should_stop(t->cairn))
                 return 0;
@@ -384,10 +383,11 @@ static int train(struct trainer *t) {
 }
 
 static bool take_argument(struct trainer *t, const char *name, const char *value) {
-        static const char *const numbers[] = {"--values", "--steps",    "--step-ms",
-                                              "--die-at", "--break-at", "--ordinal"};
-        int64_t *const targets[] = {(int64_t *) &t->values, &t->steps,  &t->step_ms, &t->die_at,
-                                    &t->break_at,           &t->ordinal};
+        static const char *const numbers[] = {"--values", "--steps",    "--step-ms", "--hold-at",
+                                              "--holds",  "--break-at", "--ordinal"};
+        int64_t *const targets[] = {
+                (int64_t *) &t->values, &t->steps,  &t->step_ms, &t->hold_at, &t->holds,
+                &t->break_at,           &t->ordinal};
         for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
                 if (strcmp(name, numbers[i]) == 0) {
                         *targets[i] = strtoll(value, NULL, 10);
@@ -423,7 +423,7 @@ static void tell_held(const struct trainer *t) {
 }
 
 int main(int argc, char **argv) {
-        struct trainer t = {.memory = "slabs", .values = 4096, .steps = 20};
+        struct trainer t = {.memory = "slabs", .values = 4096, .steps = 20, .holds = 1};
         for (int i = 1; i + 1 < argc; i += 2)
                 if (!take_argument(&t, argv[i], argv[i + 1]))
                         return 64;

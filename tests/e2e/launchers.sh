@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# time limit: 150 s
+# time limit: 300 s
 #
 # `cairn run` under launchers, as their variables show them: Slurm and torchrun start one on each of two nodes,
 # which find run, nodes and ranks by themselves and are requeued; a launcher that starts one a rank is refused.
@@ -31,7 +31,7 @@ launch() {
 }
 ends() { # NAME CODE
         runner=${process[$1]}
-        finish 60
+        finish 100
         expect_code "$2"
 }
 seen() { # NODE-LOCAL_RANK VARIABLE
@@ -53,17 +53,21 @@ srun() { # NODE NUMBER OPTIONS...
                 SLURM_GPUS_ON_NODE=2 -- --rdzv dir -- \
                 "$work/trainer" "${args[@]}" --log "$work/gpt.log" "$@"
 }
-srun n1 0 --step-ms 20
-srun n2 1 --step-ms 20
+srun n1 0 --step-ms 300
+srun n2 1 --step-ms 300
 runner=${process[n1]}
-wait_step "$work/gpt.log" 15 60
-everything=("${process[n1]}" "${process[n2]}") # Slurm signals all processes of a step
-for name in n1 n2; do
-        for pid in $("$helpers/process" "${process[$name]}" all); do
-                everything+=("$pid")
+wait_step "$work/gpt.log" 3 100
+look_at_everything() { # Slurm signals all processes of a step
+        local name
+        everything=("${process[n1]}" "${process[n2]}")
+        for name in n1 n2; do
+                for pid in $("$helpers/process" "${process[$name]}" all); do
+                        everything+=("$pid")
+                done
         done
-done
-[ ${#everything[@]} -ge 16 ] || die "these are only ${#everything[@]} processes"
+        [ ${#everything[@]} -ge 16 ]
+}
+wait_for 60 look_at_everything
 kill -TERM "${everything[@]}"
 ends n1 75
 ends n2 75

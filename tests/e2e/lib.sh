@@ -235,6 +235,13 @@ expect_peak() {
         [ "${peak[$1]:-0}" -gt 0 ] || die "no $1 was seen"
         [ "${peak[$1]}" -le "$2" ] || die "the $1 held ${peak[$1]} KiB, $2 at the most are due"
 }
+pid_of_rank() { # RUN RANK: waits for it; sets $pid
+        local limit=$(($(now_ms) + 60000))
+        until pid=$(rank_says "$1" "$2" pid) && [ "${pid:-0}" -gt 0 ]; do
+                [ "$(now_ms)" -lt "$limit" ] || die "rank $2 of $1 is not there"
+                sleep 0.02
+        done
+}
 # SIGKILL to `cairn run` and everything below it: the machine is gone.
 kill_all() {
         disown "$runner" # no note about its end
