@@ -1,21 +1,31 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# time limit: 300 s
 #
 # bench: each kind runs, says what people and programs read, and leaves nothing. Speeds are not judged here.
 . "$(dirname "$0")/lib.sh"
 mkdir "$work/disk"
-# What waited at each of its looks, once in a MiB, would take 19 s longer than the disk does.
-began=$(now_ms)
-dd if=/dev/zero of="$work/plain" bs=1M count=191 conv=fsync status=none
-patience_s=$((5 + 5 * ($(now_ms) - began) / 1000))
-rm "$work/plain"
+# What waited at each of its looks, once in a MiB, would take 19 s longer than the disk does, each time; what others do
+# on the machine does not last for all of four tries.
+is_patient() { # what
+        local try began patience_s
+        for try in 1 2 3 4; do
+                began=$(now_ms)
+                dd if=/dev/zero of="$work/plain" bs=1M count=191 conv=fsync status=none
+                patience_s=$((5 + 5 * ($(now_ms) - began) / 1000))
+                rm "$work/plain"
+                [ "$try" -eq 1 ] || "$cairn" bench "$1" --dir "$work/disk" --bytes 200000000 --json >"$work/json" || die "$1 --json"
+                [ "$(json seconds <"$work/json" | cut -d. -f1)" -gt "$patience_s" ] || return 0
+        done
+        die "$1 waits: $(cat "$work/json")"
+}
 for what in write read snapshot; do
         try 0 "^$what: [0-9.]+ GB/s, 8388608 bytes" "$cairn" bench "$what" --dir "$work/disk" --bytes 8M
         "$cairn" bench "$what" --dir "$work/disk" --bytes 200000000 --json >"$work/json" || die "$what --json"
         grep -Eq "^$what 199999488 (io_uring|threads|pull) (true|false)$" \
                 <<<"$(json 'what&bytes&backend&direct' <"$work/json")" || die "$what --json: $(cat "$work/json")"
         [ "$(json bytes_per_second <"$work/json" | cut -d. -f1)" -gt 0 ] || die "$what --json: no rate"
-        [ "$(json seconds <"$work/json" | cut -d. -f1)" -le "$patience_s" ] || die "$what waits: $(cat "$work/json")"
+        is_patient "$what"
         [ -z "$(ls -A "$work/disk")" ] || die "bench $what left something"
 done
 ok "write, read and snapshot, text and JSON"

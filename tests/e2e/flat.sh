@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# time limit: 180 s
+# time limit: 600 s
 #
 # Snapshots back to back (B30): what agent, saver, store process, trainer and `cairn run` hold, and what the
 # store takes on its disk, files that were deleted and are still open included, stays the same after a warm-up,
@@ -26,16 +26,28 @@ look() {
         counts=$(awk '{ print $1, $4, $5 }' "$work/usage" | sort)
         kib=$(disk_kib)
 }
+# What all others are compared with has nothing that is about to go: it has been the same for a second.
+settle() {
+        local same=0 before=''
+        sleep 1
+        for _ in {1..100}; do
+                look
+                [ "$before" = "$counts $kib" ] && same=$((same + 1)) || same=0
+                [ "$same" -lt 5 ] || return 0
+                before="$counts $kib"
+                sleep 0.2
+        done
+        die "it does not come to rest: $counts"
+}
 # What is pruned or discarded goes a little after the commit, and a saver that has no turn yet has not taken
 # the next files: a moment for what it was to come back. A leak does not go.
 sample() { # round
         local pause kib counts
         if [ "$1" -ge "$warm_up" ] && [ -z "$settled" ]; then
-                sleep 1 # what all others are compared with has nothing that is about to go
-                look
+                settle
                 settled=$counts settled_kib=$kib
         fi
-        for pause in 0 0.1 0.2 0.3 0.4 0.5 0.6 0.7 0.8 0.9 1; do
+        for pause in 0 0.1 0.2 0.3 0.4 0.5 0.6 0.7 0.8 0.9 1 2 4 8; do
                 sleep "$pause"
                 look
                 [ -n "$settled" ] && { [ "$counts" != "$settled" ] || [ "$kib" -gt "$settled_kib" ]; } || break
@@ -77,11 +89,11 @@ snapshots() { # run, whether every third fails
         settled='' settled_kib=0
         : >"$work/samples"
         start "$1" --every 10m --keep-last 3 -- "${trainer[@]}" --steps 100000000
-        wait_step "$work/$1.log" 2 20
+        wait_step "$work/$1.log" 2 100
         for ((i = 1; i <= rounds; i++)); do
                 status=0
                 [ "$2" -eq 0 ] || [ $((i % 3)) -ne 0 ] || weather "${failures[i / 3 % ${#failures[@]}]}"
-                "$cairn" snapshot "$1" --wait --timeout 30 >"$work/snapshot.log" 2>&1 || status=$?
+                "$cairn" snapshot "$1" --wait --timeout 100 >"$work/snapshot.log" 2>&1 || status=$?
                 if [ "$status" -eq 0 ]; then
                         committed=$((committed + 1))
                 else
@@ -95,7 +107,7 @@ snapshots() { # run, whether every third fails
         verdict=$(judge "$1" "$work/samples") || die "${verdict//$'\n'/; }"$'\n'"$(sort -s -k2,2 "$work/samples")"
         cat "$work/flat"
         kill -INT "$runner"
-        finish 30
+        finish 100
         try 0 '' "$cairn" verify "$1"
         ok "B30 $1: $committed of $rounds snapshots committed, $failed failed: memory, descriptors, threads, disk flat"
 }

@@ -2,7 +2,7 @@
  *
  * hold_lock - holds a run's lock for a time, as a store process does that cannot be ended:
  *
- *     hold_lock LOCKFILE SECONDS        prints "waiting", and within 10 s "held"
+ *     hold_lock LOCKFILE SECONDS        prints "waiting", and within a minute "held"
  */
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -21,7 +21,7 @@ int main(int argc, char **argv) {
                 return 66;
         puts("waiting");
         (void) fflush(stdout);
-        uint64_t until_ns = clock_now(clock) + 10 * NSEC_PER_SEC;
+        uint64_t until_ns = clock_now(clock) + 60 * NSEC_PER_SEC;
         while (io_system.try_lock(io_system.context, fd) < 0) {
                 if (clock_now(clock) > until_ns)
                         return 124;

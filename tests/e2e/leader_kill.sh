@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# time limit: 300 s
+# time limit: 900 s
 #
 # The leader of a group, killed at every point between the first rank's manifest and the last fsync of the commit:
 # two nodes with two ranks each, agents of their own and one shared folder. In each life one passage of one fault
@@ -149,9 +149,9 @@ life() {
         mkdir "$life"
         export CAIRN_STORE=$life/store
         if [ "$2" = a ]; then node a "$3:$4:$how" && node b; else node a && node b "$3:$4:$how"; fi
-        within 40 "the first steps" reached 1 3
+        within 150 "the first steps" reached 1 3
         for _ in 1 2; do
-                snapshot 30 &
+                snapshot 100 &
                 local waiter=$!
                 until [ -e "$life/fired" ] || ! kill -0 $waiter 2>/dev/null; do sleep 0.02; done
                 [ ! -e "$life/fired" ] || break
@@ -165,11 +165,11 @@ life() {
                 return
         fi
         harm "$1" "$2"
-        [ "$1" = agent ] || within 40 "the member learns of it" member_waits
+        [ "$1" = agent ] || within 150 "the member learns of it" member_waits
         [ "$1" = agent ] || look
         [ -z "${5:-}" ] || plant "$5"
         [ "$1" = agent ] || node a
-        within 60 "a second group" all_begun 2
+        within 150 "a second group" all_begun 2
         steps=$(begun_after)
         [ "$(wc -l <<<"$steps")" -eq 1 ] || violation "ranks began after steps $steps"
         [ "$steps" -ge "${reported:-0}" ] || violation "step $reported was reported, step $steps resumed"
@@ -185,7 +185,7 @@ life() {
                 [ "$steps" -eq "$visible" ] || violation "step $visible was there, step $steps resumed"
                 [ "$visible" -gt "${reported:-0}" ] && echo committed >"$life/result" || echo before >"$life/result"
         fi
-        snapshot 30 || violation "no commit after it"
+        snapshot 100 || violation "no commit after it"
         check_visible
         ! grep -q 'is not of step' "$life"/?.out || violation "a rank's state is not its step's"
 }

@@ -171,6 +171,10 @@ wait_step() {
         reached=$("$helpers/trainlog" wait "$1" "$2" "$3" "$runner") ||
                 die "step $2 was not reached in ${1##*/} within $3 s (last: ${reached:-none})"
 }
+# A node is known to the others in that run's folder: its lease lies there.
+has_joined() { # FOLDER NODE
+        compgen -G "$1/rendezvous/member-$2-*"
+}
 # A cut that is due while the former one is still written is left out. For each of these steps to be in the store the
 # trainer is stopped after it, outside of what makes it, until it is there.
 save_each() { # RUN GENERATION STEP...

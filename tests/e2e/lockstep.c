@@ -115,7 +115,7 @@ static void end(const struct lockstep *l, bool is_complete) {
         if (is_complete)
                 (void) cairn_finish(l->cairn, "completed");
         else if (cairn_snapshot(l->cairn, &ticket) == 0)
-                (void) cairn_snapshot_wait(l->cairn, ticket, 20 * NSEC_PER_SEC, &step);
+                (void) cairn_snapshot_wait(l->cairn, ticket, 60 * NSEC_PER_SEC, &step);
         cairn_close(l->cairn);
 }
 
