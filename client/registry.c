@@ -5,16 +5,17 @@
 #include "base/log.h"
 #include "format/check.h"
 #include "format/dtype.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
-#include <sys/mman.h>
+#include <sys/epoll.h>
 
 /* Names of 4 million tensors; what is used, not this, is paid. */
 #define REGISTRY_ARENA_BYTES_MAX (64 * GiB)
 #define NAME_LABEL_BYTES 200
-#define PAGE_BYTES 4096
+#define ARGUMENT_BYTES 16
 #define DESCRIPTION_BYTES_MAX (1 * MiB)
 
 const char *name_label(const void *name, size_t bytes, char *buf, size_t buf_bytes) {
@@ -214,30 +215,41 @@ static int check_alias(const struct registry *r, const struct cairn_tensor *t, s
         return 0;
 }
 
-static bool is_mapped(uintptr_t address) {
-        unsigned char resident;
-        address -= address % PAGE_BYTES;
-        return mincore((void *) address, PAGE_BYTES, &resident) == 0;
+/* The kernel is asked, for it does not die of it: it fetches the argument before it looks at the
+ * descriptors. That addresses are mapped would say less: a driver reserves those of a GPU so. */
+static bool is_readable(uintptr_t address) {
+        struct epoll_event *whole = (void *) (address - address % ARGUMENT_BYTES);
+        static_assert(sizeof *whole <= ARGUMENT_BYTES, "it lies in one page");
+        return epoll_ctl(-1, EPOLL_CTL_ADD, -1, whole) == 0 || errno != EFAULT;
 }
 
-/* Memory of the trainer's own: a helper thread of libcairn reads it. That of a GPU is the driver's
- * to judge; what is no memory of the host at all shows here and not at the first copy. */
+/* Memory of the trainer's own: a helper thread of libcairn reads it. What that could not reach
+ * shows here and not at the first copy. */
 static int check_elsewhere(const struct slabs *slabs, const struct cairn_tensor *t,
                            struct tensor *ret, struct cairn_error *reterr) {
+        const struct device_ops *ops = slabs->device->ops;
         uintptr_t address = (uintptr_t) t->data;
         if (slabs_touch(slabs, t->data, ret->bytes))
                 return REFUSE(reterr, "register tensor", t->name,
                               "its %" PRIu64
                               " bytes reach beyond what cairn_alloc gave: allocate all of them",
                               ret->bytes);
-        if (ret->bytes > UINTPTR_MAX - address ||
-            (slabs->device->ops->class == DEVICE_CLASS_HOST &&
-             (!is_mapped(address) || !is_mapped(address + ret->bytes - 1))))
+        bool on_host = true, wraps = ret->bytes > UINTPTR_MAX - address;
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        int r = wraps ? 0 : ops->check_memory(slabs->device, t->data, ret->bytes, &on_host, &e);
+        if (r == CAIRN_ERR_API)
+                return REFUSE(reterr, "register tensor", t->name, "%s", e.message);
+        if (r < 0 && reterr)
+                *reterr = e;
+        if (r < 0)
+                return r;
+        if (wraps || (on_host && (!is_readable(address) || !is_readable(address + ret->bytes - 1))))
                 return REFUSE(reterr, "register tensor", t->name,
-                              "its %" PRIu64
-                              " bytes are no memory of this process: a GPU's is registered in a "
-                              "session of that GPU (cairn_options.device)",
-                              ret->bytes);
+                              "its %" PRIu64 " bytes are no memory of this process%s", ret->bytes,
+                              ops->class == DEVICE_CLASS_HOST
+                                      ? ": a GPU's is registered in a session of that GPU "
+                                        "(cairn_options.device)"
+                                      : " or of the session's GPU: it was freed, or never there");
         ret->elsewhere = ret->mutates != CAIRN_ANYTIME; /* else the shadow is copied */
         return 0;
 }

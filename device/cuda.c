@@ -468,6 +468,62 @@ static void gpu_event_done(struct device *d, struct device_event *e) {
         *e = (struct device_event){0};
 }
 
+/* ---- memory that others allocated ---- */
+
+/* Whatever the width of the answer is: it comes to the low end of 8 bytes. */
+static enum cuda_result ask_of(const struct gpu *g, cuda_address address,
+                               enum cuda_pointer_attribute attribute, uint64_t *ret) {
+        *ret = 0;
+        return g->cuda->PointerGetAttribute(ret, attribute, address);
+}
+
+static bool is_unmapped(const struct gpu *g, cuda_address address) {
+        uint64_t mapped;
+        return ask_of(g, address, CUDA_POINTER_MAPPED, &mapped) == CUDA_OK && !mapped;
+}
+
+/* Memory of some GPU. A range may be that of reserved addresses, of which not all are mapped. */
+static int check_range(const struct gpu *g, uint64_t first, uint64_t bytes,
+                       struct cairn_error *reterr) {
+        static const char operation[] = "look at memory";
+        uint64_t managed, ordinal, start, size;
+        if (ask_of(g, first, CUDA_POINTER_IS_MANAGED, &managed) == CUDA_OK && managed)
+                return error_set(reterr, CAIRN_ERR_API, operation, g->name,
+                                 "it is managed memory (cudaMallocManaged), which is not "
+                                 "supported: take cairn_alloc, or memory of the GPU (cudaMalloc)");
+        if (ask_of(g, first, CUDA_POINTER_DEVICE_ORDINAL, &ordinal) == CUDA_OK &&
+            (int) ordinal != g->base.ordinal)
+                return error_set(reterr, CAIRN_ERR_API, operation, g->name,
+                                 "it is memory of GPU %d, and this is a session of %s: register it "
+                                 "in one of its own GPU (cairn_options.device_ordinal)",
+                                 (int) ordinal, g->name);
+        if (ask_of(g, first, CUDA_POINTER_RANGE_START, &start) == CUDA_OK &&
+            ask_of(g, first, CUDA_POINTER_RANGE_BYTES, &size) == CUDA_OK &&
+            (first - start > size || bytes > size - (first - start)))
+                return error_set(reterr, CAIRN_ERR_API, operation, g->name,
+                                 "its %" PRIu64 " bytes reach beyond the allocation, which has "
+                                 "%" PRIu64 " from there on",
+                                 bytes, first - start > size ? 0 : size - (first - start));
+        if (is_unmapped(g, first) || is_unmapped(g, first + bytes - 1))
+                return error_set(reterr, CAIRN_ERR_API, operation, g->name,
+                                 "not all of its %" PRIu64 " bytes are mapped to memory", bytes);
+        return 0;
+}
+
+static int gpu_check_memory(struct device *d, const void *address, uint64_t bytes, bool *ret_host,
+                            struct cairn_error *reterr) {
+        struct gpu *g = gpu_of(d);
+        _cleanup_(leave) const struct gpu *scope = NULL;
+        uint64_t type;
+        TRY(enter(g, "look at memory", &scope, reterr));
+        enum cuda_result result = ask_of(g, (uintptr_t) address, CUDA_POINTER_MEMORY_TYPE, &type);
+        /* INVALID_VALUE: the driver does not know the address: plain memory, or none any more. */
+        *ret_host = result == CUDA_INVALID_VALUE || (result == CUDA_OK && type == CUDA_MEMORY_HOST);
+        if (result != CUDA_OK || type != CUDA_MEMORY_DEVICE)
+                return 0;
+        return check_range(g, (uintptr_t) address, bytes, reterr);
+}
+
 /* ---- host memory ---- */
 
 static int gpu_host_register(struct device *d, void *address, uint64_t bytes,
@@ -508,6 +564,7 @@ const struct device_ops device_cuda = {
         .event_wait = gpu_event_wait,
         .event_done = gpu_event_done,
         .synchronize = gpu_synchronize,
+        .check_memory = gpu_check_memory,
         .host_register = gpu_host_register,
         .host_unregister = gpu_host_unregister,
 };

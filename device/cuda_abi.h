@@ -85,9 +85,11 @@ enum cuda_attribute {
 
 enum cuda_pointer_attribute {
         CUDA_POINTER_MEMORY_TYPE = 2,
+        CUDA_POINTER_IS_MANAGED = 8,
         CUDA_POINTER_DEVICE_ORDINAL = 9,
         CUDA_POINTER_RANGE_START = 11,
         CUDA_POINTER_RANGE_BYTES = 12,
+        CUDA_POINTER_MAPPED = 13,
 };
 enum cuda_memory_type { CUDA_MEMORY_HOST = 1, CUDA_MEMORY_DEVICE = 2 };
 

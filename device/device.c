@@ -26,6 +26,7 @@ int device_ops_check(const struct device_ops *ops, struct cairn_error *reterr) {
                 {"event_wait", ops->event_wait},
                 {"event_done", ops->event_done},
                 {"synchronize", ops->synchronize},
+                {"check_memory", ops->check_memory},
                 {"host_register", ops->host_register},
                 {"host_unregister", ops->host_unregister},
         };

@@ -101,6 +101,12 @@ struct device_ops {
         /* All that the own stream was given is done. */
         int (*synchronize)(struct device *d, uint64_t deadline_ns, struct cairn_error *reterr);
 
+        /* Memory that somebody else allocated: can copies reach all of it? API says why not. 0 with
+         * *ret_host: it is not the device's, as far as is known, so the process has to hold it.
+         * What a driver does not tell is not checked. */
+        int (*check_memory)(struct device *d, const void *address, uint64_t bytes, bool *ret_host,
+                            struct cairn_error *reterr);
+
         /* Page-lock host memory for the device's copies, and undo it. */
         int (*host_register)(struct device *d, void *address, uint64_t bytes,
                              struct cairn_error *reterr);

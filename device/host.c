@@ -161,6 +161,12 @@ static int host_synchronize(struct device *d, uint64_t deadline_ns, struct cairn
         return 0;
 }
 
+static int host_check_memory(struct device *d, const void *address, uint64_t bytes, bool *ret_host,
+                             struct cairn_error *reterr) {
+        *ret_host = true;
+        return 0;
+}
+
 static int host_register(struct device *d, void *address, uint64_t bytes,
                          struct cairn_error *reterr) {
         return 0; /* memcpy needs no page-locked memory */
@@ -187,6 +193,7 @@ const struct device_ops device_host = {
         .event_wait = host_event_wait,
         .event_done = host_event_done,
         .synchronize = host_synchronize,
+        .check_memory = host_check_memory,
         .host_register = host_register,
         .host_unregister = host_unregister,
 };

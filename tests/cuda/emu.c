@@ -216,6 +216,12 @@ static void control_lack(int attribute) {
         (void) pthread_mutex_unlock(&emu.lock);
 }
 
+static void control_manage(void *address) {
+        (void) pthread_mutex_lock(&emu.lock);
+        emu_mapping_of((uintptr_t) address)->managed = true;
+        (void) pthread_mutex_unlock(&emu.lock);
+}
+
 static void control_hold(bool held) {
         (void) pthread_mutex_lock(&emu.lock);
         emu.held = held;
@@ -276,6 +282,7 @@ const struct emu_control emu_control = {
         .delay = control_delay,
         .break_operation = control_break,
         .lack = control_lack,
+        .manage = control_manage,
         .hold = control_hold,
         .counts = control_counts,
         .mappings = control_mappings,

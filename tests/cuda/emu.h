@@ -59,6 +59,8 @@ struct emu_control {
         void (*break_operation)(uint64_t nth, enum cuda_result result);
         /* The device attribute is 0 from now on; 0: all are as they were. */
         void (*lack)(int attribute);
+        /* What lies there is said to be managed memory from now on, of which there is none here. */
+        void (*manage)(void *address);
         /* While held, streams begin nothing. */
         void (*hold)(bool held);
         void (*counts)(struct emu_counts *ret);

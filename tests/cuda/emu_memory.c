@@ -250,6 +250,14 @@ static struct emu_reservation *reservation_at(cuda_address address) {
         return r;
 }
 
+/* The one that holds all of it. */
+static struct emu_reservation *reservation_of(cuda_address address, size_t bytes) {
+        struct emu_reservation *r = emu.reservations;
+        while (r && !lies_in(address, bytes, r->address, r->bytes))
+                r = r->next;
+        return r;
+}
+
 static bool holds_mapping(cuda_address address, size_t bytes) {
         for (struct emu_mapping *m = emu.mappings; m; m = m->next)
                 if (overlaps(address, bytes, m->address, m->bytes))
@@ -332,9 +340,7 @@ enum cuda_result cuMemMap(cuda_address address, size_t bytes, size_t offset, cud
                           unsigned long long flags) {
         EMU_ENTER(MemMap, EMU_CONTEXT);
         struct emu_allocation *a = allocation_of(handle);
-        struct emu_reservation *r = emu.reservations;
-        while (r && !lies_in(address, bytes, r->address, r->bytes))
-                r = r->next;
+        struct emu_reservation *r = reservation_of(address, bytes);
         if (!a || !r || r->plain || bytes == 0 || bytes % emu.granularity != 0 ||
             address % emu.granularity != 0 || offset != 0 || bytes > a->bytes || flags != 0 ||
             holds_mapping(address, bytes))
@@ -495,26 +501,40 @@ enum cuda_result cuMemHostUnregister(void *address) {
         return emu_leave(CUDA_OK);
 }
 
+/* Ranges are those of the addresses, which several allocations may share; mapped or not can be
+ * asked of all of them, the rest only of what is mapped or registered. */
 static enum cuda_result attribute_of(void *value, enum cuda_pointer_attribute attribute,
                                      cuda_address address) {
         struct emu_mapping *m = emu_mapping_of(address);
-        if (!value || (!m && !emu_is_registered(address, 1)))
+        struct emu_reservation *r = reservation_of(address, 1);
+        if (!value)
+                return CUDA_INVALID_VALUE;
+        if (attribute == CUDA_POINTER_MAPPED && r) {
+                *(unsigned *) value = m != NULL;
+                return CUDA_OK;
+        }
+        if (!m && !emu_is_registered(address, 1))
                 return CUDA_INVALID_VALUE;
         switch (attribute) {
         case CUDA_POINTER_MEMORY_TYPE:
                 *(unsigned *) value = m ? CUDA_MEMORY_DEVICE : CUDA_MEMORY_HOST;
                 return CUDA_OK;
+        case CUDA_POINTER_IS_MANAGED:
+                *(unsigned *) value = m && m->managed;
+                return CUDA_OK;
         case CUDA_POINTER_DEVICE_ORDINAL:
                 *(int *) value = m ? m->allocation->properties.location.id : emu_current()->device;
                 return CUDA_OK;
         case CUDA_POINTER_RANGE_START:
-                if (m)
-                        *(cuda_address *) value = m->address;
-                return m ? CUDA_OK : CUDA_INVALID_VALUE;
+                if (r)
+                        *(cuda_address *) value = r->address;
+                return r ? CUDA_OK : CUDA_INVALID_VALUE;
         case CUDA_POINTER_RANGE_BYTES:
-                if (m)
-                        *(size_t *) value = m->bytes;
-                return m ? CUDA_OK : CUDA_INVALID_VALUE;
+                if (r)
+                        *(size_t *) value = r->bytes;
+                return r ? CUDA_OK : CUDA_INVALID_VALUE;
+        case CUDA_POINTER_MAPPED:
+                break;
         }
         return CUDA_INVALID_VALUE;
 }

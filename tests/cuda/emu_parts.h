@@ -63,7 +63,7 @@ struct emu_mapping {
         unsigned char *shadow;
         enum cuda_access_flags access[EMU_DEVICES_MAX];
         unsigned users;
-        bool plain, open;
+        bool plain, open, managed;
 };
 struct emu_registration {
         struct emu_registration *next;

@@ -145,6 +145,96 @@ static void read_only_where_it_can(void **state) {
         d->ops->release(d, &m);
 }
 
+/* ---- memory that others allocated ---- */
+
+static int look_at(struct device *d, cuda_address address, uint64_t bytes, bool *ret_host,
+                   struct cairn_error *e) {
+        *e = (struct cairn_error) CAIRN_ERROR_INIT;
+        return d->ops->check_memory(d, (void *) (uintptr_t) address, bytes, ret_host, e);
+}
+
+#define REFUSED(address, bytes, text)                                                   \
+        do {                                                                            \
+                assert_int_equal(look_at(d, address, bytes, &host, &e), CAIRN_ERR_API); \
+                if (!strstr(e.message, text))                                           \
+                        fail_msg("%s", e.message);                                      \
+        } while (0)
+#define TAKEN(address, bytes, on_host)                                      \
+        do {                                                                \
+                assert_int_equal(look_at(d, address, bytes, &host, &e), 0); \
+                assert_int_equal(host, on_host);                            \
+        } while (0)
+
+static void memory_of_others_is_looked_at(void **state) {
+        struct device *d = *state, *second;
+        struct device_memory far;
+        struct cairn_error e;
+        cuda_address a;
+        bool host;
+        unsigned char *registered = contract_host_new(d, 8192), plain[100];
+        assert_int_equal(device_cuda.open(1, &second, NULL), 0);
+        assert_int_equal(second->ops->allocate(second, 1, &far, NULL), 0);
+        struct cuda_context *context;
+        assert_int_equal(cu->DevicePrimaryCtxRetain(&context, 0), CUDA_OK);
+        assert_int_equal(cu->CtxPushCurrent(context), CUDA_OK);
+        assert_int_equal(cu->MemAlloc(&a, 8192), CUDA_OK);
+        TAKEN(a, 8192, false);
+        TAKEN(a + 8191, 1, false);
+        REFUSED(a + 8191, 2, "beyond the allocation, which has 1 from there on");
+        REFUSED(a, UINT64_MAX - a, "beyond the allocation, which has 8192");
+        REFUSED((uintptr_t) far.address, 1, "memory of GPU 1, and this is a session of GPU 0");
+        /* The process's own, as far as the driver knows. */
+        TAKEN((uintptr_t) registered + 5, 8187, true);
+        TAKEN((uintptr_t) plain, sizeof plain, true);
+        /* What a driver does not say is not checked, nor is it an error. */
+        for (uint64_t nth = 1; nth <= 6; nth++) {
+                emu->fault("cuPointerGetAttribute", nth, CUDA_NOT_SUPPORTED);
+                TAKEN(a, 8192, false);
+                assert_string_equal(emu->fired(), "cuPointerGetAttribute");
+        }
+        emu->fault(NULL, 0, CUDA_OK);
+        emu->manage((void *) (uintptr_t) a);
+        REFUSED(a, 8192, "managed memory (cudaMallocManaged), which is not supported");
+        assert_int_equal(cu->MemFree(a), CUDA_OK);
+        TAKEN(a, 1, true); /* nobody's: the process is asked */
+        assert_int_equal(cu->CtxPopCurrent(&context), CUDA_OK);
+        assert_int_equal(cu->DevicePrimaryCtxRelease(0), CUDA_OK);
+        second->ops->release(second, &far);
+        second->ops->close(second);
+        contract_host_free(d, registered, 8192);
+}
+
+/* Several allocations side by side behind reserved addresses, as frameworks let a segment grow. */
+static void memory_that_grows_is_looked_at(void **state) {
+        enum { UNIT = 64 * KiB };
+        const struct cuda_allocation unit = {.type = CUDA_ALLOCATION_PINNED,
+                                             .location = {CUDA_LOCATION_DEVICE, 0}};
+        struct device *d = *state;
+        struct cairn_error e;
+        struct cuda_context *context;
+        cuda_handle handles[2];
+        cuda_address a;
+        bool host;
+        assert_int_equal(cu->DevicePrimaryCtxRetain(&context, 0), CUDA_OK);
+        assert_int_equal(cu->CtxPushCurrent(context), CUDA_OK);
+        assert_int_equal(cu->MemAddressReserve(&a, 4 * UNIT, 0, 0, 0), CUDA_OK);
+        for (unsigned i = 0; i < 2; i++) {
+                assert_int_equal(cu->MemCreate(&handles[i], UNIT, &unit, 0), CUDA_OK);
+                assert_int_equal(cu->MemMap(a + i * UNIT, UNIT, 0, handles[i], 0), CUDA_OK);
+                assert_int_equal(cu->MemRelease(handles[i]), CUDA_OK);
+        }
+        TAKEN(a, 2 * UNIT, false);
+        TAKEN(a + UNIT - 1, 2, false);
+        REFUSED(a, 2 * UNIT + 1, "not all of its 131073 bytes are mapped");
+        REFUSED(a, 4 * UNIT + 1, "beyond the allocation");
+        TAKEN(a + 3 * UNIT, 1, true); /* nothing is there: the process is asked, and has nothing */
+        for (unsigned i = 0; i < 2; i++)
+                assert_int_equal(cu->MemUnmap(a + i * UNIT, UNIT), CUDA_OK);
+        assert_int_equal(cu->MemAddressFree(a, 4 * UNIT), CUDA_OK);
+        assert_int_equal(cu->CtxPopCurrent(&context), CUDA_OK);
+        assert_int_equal(cu->DevicePrimaryCtxRelease(0), CUDA_OK);
+}
+
 /* Errors that the driver cannot name are told none the less. */
 static void errors_without_a_name(void **state) {
         struct device *d = *state;
@@ -352,6 +442,8 @@ int main(void) {
                 GOOD(the_threads_context_stays),
                 GOOD(memory_that_is_not_there),
                 GOOD(read_only_where_it_can),
+                GOOD(memory_of_others_is_looked_at),
+                GOOD(memory_that_grows_is_looked_at),
                 GOOD(errors_without_a_name),
                 GOOD(waits_end_at_their_deadline),
                 GOOD(copies_on_another_queue),

@@ -427,11 +427,43 @@ static void pointers_are_told_apart(void **state) {
         assert_int_equal(start, s.address);
         IS(PointerGetAttribute(&bytes, CUDA_POINTER_RANGE_BYTES, s.address + 5), CUDA_OK);
         assert_int_equal(bytes, SLAB_BYTES);
+        unsigned flag = 7;
+        IS(PointerGetAttribute(&flag, CUDA_POINTER_IS_MANAGED, s.address + 5), CUDA_OK);
+        assert_int_equal(flag, 0);
+        emu->manage((void *) (uintptr_t) s.address);
+        IS(PointerGetAttribute(&flag, CUDA_POINTER_IS_MANAGED, s.address + 5), CUDA_OK);
+        assert_int_equal(flag, 1);
+        IS(PointerGetAttribute(&flag, CUDA_POINTER_IS_MANAGED, at(&type)), CUDA_INVALID_VALUE);
+        IS(PointerGetAttribute(&flag, CUDA_POINTER_MAPPED, at(host)), CUDA_INVALID_VALUE);
         IS(PointerGetAttribute(&type, CUDA_POINTER_MEMORY_TYPE, at(host)), CUDA_OK);
         assert_int_equal(type, CUDA_MEMORY_HOST);
         IS(PointerGetAttribute(&type, CUDA_POINTER_MEMORY_TYPE, at(&type)), CUDA_INVALID_VALUE);
         host_free(host, 4096);
         slab_free(&s);
+}
+
+/* The range is that of the addresses, of which a part may be mapped. */
+static void ranges_are_of_addresses(void **state) {
+        cuda_address a, start;
+        cuda_handle handle;
+        size_t bytes;
+        unsigned flag = 7;
+        IS(MemAddressReserve(&a, 3 * SLAB_BYTES, 0, 0, 0), CUDA_OK);
+        IS(MemCreate(&handle, SLAB_BYTES, &exportable, 0), CUDA_OK);
+        IS(MemMap(a + SLAB_BYTES, SLAB_BYTES, 0, handle, 0), CUDA_OK);
+        IS(PointerGetAttribute(&start, CUDA_POINTER_RANGE_START, a + SLAB_BYTES + 5), CUDA_OK);
+        assert_int_equal(start, a);
+        IS(PointerGetAttribute(&bytes, CUDA_POINTER_RANGE_BYTES, a + SLAB_BYTES), CUDA_OK);
+        assert_int_equal(bytes, 3 * SLAB_BYTES);
+        IS(PointerGetAttribute(&flag, CUDA_POINTER_MAPPED, a), CUDA_OK);
+        assert_int_equal(flag, 0);
+        IS(PointerGetAttribute(&flag, CUDA_POINTER_MAPPED, a + SLAB_BYTES), CUDA_OK);
+        assert_int_equal(flag, 1);
+        IS(PointerGetAttribute(&flag, CUDA_POINTER_MEMORY_TYPE, a), CUDA_INVALID_VALUE);
+        IS(MemUnmap(a + SLAB_BYTES, SLAB_BYTES), CUDA_OK);
+        IS(MemAddressFree(a, 3 * SLAB_BYTES), CUDA_OK);
+        IS(PointerGetAttribute(&flag, CUDA_POINTER_MAPPED, a), CUDA_INVALID_VALUE);
+        IS(MemRelease(handle), CUDA_OK);
 }
 
 static void host_memory_is_registered_once(void **state) {
@@ -782,6 +814,7 @@ int main(void) {
                 GOOD(host_code_faults_on_device_memory),
                 GOOD(plain_allocations),
                 GOOD(pointers_are_told_apart),
+                GOOD(ranges_are_of_addresses),
                 GOOD(host_memory_is_registered_once),
                 GOOD(copies_reach_and_stay_within),
                 GOOD(access_is_granted_first),

@@ -379,6 +379,43 @@ static void wrong_devices(void **state) {
         cuda_emulated_assert_empty(emu);
 }
 
+static void refused(struct session *s, const char *name, cuda_address data, const char *text) {
+        assert_int_equal(add(s, name, CAIRN_IN_UPDATE, (void *) (uintptr_t) data), CAIRN_ERR_API);
+        if (!strstr(cairn_error_text(s->c), name) || !strstr(cairn_error_text(s->c), text))
+                fail_msg("%s", cairn_error_text(s->c));
+}
+
+/* At the call, by the tensor's name: not when the first cut is copied. What was refused is not
+ * there. */
+static void wrong_pointers(void **state) {
+        struct session s;
+        cuda_address good, small, gone;
+        begin(&s);
+        assert_true(open_session(&s));
+        declare(&s);
+        assert_int_equal(cuda->MemAlloc(&good, VALUE_BYTES), CUDA_OK);
+        assert_int_equal(cuda->MemAlloc(&small, VALUE_BYTES - 4096), CUDA_OK);
+        assert_int_equal(cuda->MemAddressReserve(&gone, 2 * MiB, 0, 0, 0), CUDA_OK);
+        refused(&s, "short.weight", small, "reach beyond the allocation");
+        refused(&s, "freed.weight", gone, "no memory of this process or of the session's GPU");
+        emu->manage((void *) (uintptr_t) small);
+        refused(&s, "managed.weight", small, "managed memory");
+        assert_int_equal(add(&s, "good", CAIRN_IN_UPDATE, (void *) (uintptr_t) good), 0);
+        assert_int_equal(cairn_seal(s.c), CAIRN_ERR_API); /* once, to who did not look */
+        assert_non_null(strstr(cairn_error_text(s.c), "short.weight"));
+        assert_int_equal(cairn_seal(s.c), 0);
+        assert_int_equal(cairn_restore(s.c, NULL), 0);
+        assert_true(update(&s, 1));
+        assert_true(take(&s, 1));
+        cairn_close(s.c);
+        s.c = NULL;
+        assert_int_equal(cuda->MemFree(good), CUDA_OK);
+        assert_int_equal(cuda->MemFree(small), CUDA_OK);
+        assert_int_equal(cuda->MemAddressFree(gone, 2 * MiB), CUDA_OK);
+        end(&s);
+        cuda_emulated_assert_empty(emu);
+}
+
 static int set_up(void **state) {
         emu = cuda_emulated(&cuda);
         return 0;
@@ -392,6 +429,7 @@ int main(void) {
                 cmocka_unit_test(mutations_on_the_gpu),
                 cmocka_unit_test(without_an_agent),
                 cmocka_unit_test(wrong_devices),
+                cmocka_unit_test(wrong_pointers),
                 cmocka_unit_test(sealed_again_in_an_update),
         };
         return cmocka_run_group_tests(tests, set_up, NULL);

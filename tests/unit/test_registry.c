@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "client/registry.h"
+#include <sys/mman.h>
 
 struct fixture {
         struct device *device;
@@ -113,6 +114,28 @@ static void memory_from_elsewhere(void **state) {
         assert_int_equal(add(f, t, &e), 0);
         assert_false(f->registry.tensors[3].elsewhere);
         free(outside);
+}
+
+/* Addresses that are mapped, but closed: a GPU's are reserved so in the process, and a session of
+ * the host took them for memory. Both ends are looked at. */
+static void memory_that_cannot_be_read(void **state) {
+        enum { PAGE = 4096, PAGES = 3 };
+        struct fixture *f = *state;
+        struct cairn_error e;
+        char *area = mmap(NULL, PAGES * PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        assert_ptr_not_equal(area, MAP_FAILED);
+        struct cairn_tensor good = tensor(f, "good");
+        good.data = area + PAGE;
+        good.shape[0] = PAGE / 32;
+        assert_int_equal(add(f, good, &e), 0);
+        assert_int_equal(mprotect(area + PAGE, PAGE, PROT_NONE), 0);
+        REFUSED(t.data = area + PAGE, "no memory of this process: a GPU's");
+        REFUSED(t.data = area + PAGE - 32, "no memory of this process");
+        REFUSED(t.data = area + 2 * PAGE - 32, "no memory of this process");
+        good.name = "behind it";
+        good.data = area + 2 * PAGE;
+        assert_int_equal(add(f, good, &e), 0);
+        assert_int_equal(munmap(area, PAGES * PAGE), 0);
 }
 
 /* B64: names live in the inventory; the limit is checked here, not hours later. */
@@ -234,15 +257,11 @@ static void labels(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                TEST(every_rule_at_the_call),
-                TEST(memory_from_elsewhere),
-                TEST(b64_long_names),
-                TEST(strides_that_are_contiguous),
-                TEST(aliases),
-                TEST(steps_follow_their_truth),
-                TEST(values_and_descriptions),
-                TEST(shadows_are_copies),
-                TEST(labels),
+                TEST(every_rule_at_the_call),      TEST(memory_from_elsewhere),
+                TEST(memory_that_cannot_be_read),  TEST(b64_long_names),
+                TEST(strides_that_are_contiguous), TEST(aliases),
+                TEST(steps_follow_their_truth),    TEST(values_and_descriptions),
+                TEST(shadows_are_copies),          TEST(labels),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
