@@ -510,8 +510,8 @@ int agent_init(struct agent *a, const struct config *config, const struct agent_
                                          .row_count = sizeof rows / sizeof *rows,
                                          .context = a,
                                          .closed = connection_closed};
+        TRY(watch_signals(a, reterr)); /* before anybody can see the socket and signal its owner */
         TRY(server_init(&a->server, &a->loop, &options, reterr));
-        TRY(watch_signals(a, reterr));
         return config->runner ? watch_runner(a, reterr) : 0;
 }
 
