@@ -15,7 +15,7 @@
 #define SWEEP_RUN "sweep"
 #define SWEEP_SAMPLES_PER_STEP 1000
 /* The gate's deadline of a state so small, and what a busy machine may add to a step. */
-#define SWEEP_STEP_NS_MAX (GATE_DEADLINE_NS_MIN + NSEC_PER_SEC)
+#define SWEEP_STEP_NS_MAX (GATE_DEADLINE_NS_MIN + 4 * NSEC_PER_SEC)
 enum { SWEEP_TENSORS = 4 };
 
 /* Together more than three chunks of a copy and two requests of a write. */

@@ -173,7 +173,7 @@ void group_run(struct group *g, void (*body)(struct group *g, int rank)) {
 }
 
 void group_await(struct group *g, int rank, int mark) {
-        uint64_t end_ns = clock_now(&clock_system) + 30 * NSEC_PER_SEC;
+        uint64_t end_ns = clock_now(&clock_system) + 60 * NSEC_PER_SEC;
 
         while (!g->ranks[rank].marks[mark]) {
                 if (clock_now(&clock_system) > end_ns)

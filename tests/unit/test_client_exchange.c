@@ -31,7 +31,7 @@ static int tear_down(void **state) {
         return 0;
 }
 
-#define SOON (5 * NSEC_PER_SEC)
+#define SOON (60 * NSEC_PER_SEC)
 
 static void put_and_get(void **state) {
         char value[16];
@@ -91,8 +91,7 @@ static void waiting(void **state) {
                 CAIRN_ERR_TIMEOUT);
         assert_non_null(strstr(cairn_error_text(now.c), "late"));
         assert_int_equal(pthread_create(&thread, NULL, put_soon, key), 0);
-        assert_int_equal(
-                cairn_exchange_get(now.c, key, value, sizeof value, &bytes, 20 * NSEC_PER_SEC), 0);
+        assert_int_equal(cairn_exchange_get(now.c, key, value, sizeof value, &bytes, SOON), 0);
         assert_memory_equal(value, "here", 4);
         assert_int_equal(pthread_join(thread, &r), 0);
         assert_null(r);
@@ -123,7 +122,7 @@ static void a_silent_agent(void **state) {
         assert_int_equal(cairn_exchange_put(now.c, "a", "1", 1, 100 * NSEC_PER_MSEC),
                          CAIRN_ERR_UNREACHABLE);
         uint64_t took_ns = clock_now(&clock_system) - begin_ns;
-        assert_true(took_ns >= 100 * NSEC_PER_MSEC && took_ns < 3 * NSEC_PER_SEC);
+        assert_true(took_ns >= 100 * NSEC_PER_MSEC && took_ns < 20 * NSEC_PER_SEC);
 }
 
 static void misuse(void **state) {

@@ -40,7 +40,7 @@ static int resume(struct cairn_report *report) {
 
 /* RestoreDone is a message that nobody answers: it arrives a little later. */
 static int restore_done_status(void) {
-        for (int i = 0; i < 250; i++) {
+        for (int i = 0; i < 3000; i++) {
                 fake_agent_lock(&agent);
                 int count = agent.restore_done_count, status = agent.restore_done_status;
                 fake_agent_unlock(&agent);

@@ -16,10 +16,14 @@ const char *__tsan_default_suppressions(void) {
         return "race:gloo::transport::tcp::UnboundBuffer\nrace:gloo::transport::UnboundBuffer\n";
 }
 
+static uint64_t patience_ns; /* of a collective, where it is not 0 */
+
 static struct comm *meet(struct group *g, int rank) {
         struct comm_options o = group_options(g, rank);
         struct comm *c = NULL;
 
+        if (patience_ns)
+                o.collective_ns = o.silence_ns = patience_ns;
         RANK_OK(comm_new(&o, &c, error_));
         return c;
 }
@@ -157,8 +161,8 @@ static void a_missing_rank_is_named(void **state) {
         group_init(&g, "gloo", 3);
         group_start(&g, 0, try_to_meet);
         group_start(&g, 2, try_to_meet);
-        assert_int_equal(group_wait(&g, 0, 20), 0);
-        assert_int_equal(group_wait(&g, 2, 20), 0);
+        assert_int_equal(group_wait(&g, 0, 60), 0);
+        assert_int_equal(group_wait(&g, 2, 60), 0);
         for (int rank = 0; rank < 3; rank += 2) {
                 /* or the other one was first, and said why */
                 int status =
@@ -211,7 +215,7 @@ static void a_stopped_or_silent_rank_at_init_is_named(void **state) {
                 group_start(&g, 1, bodies[i]);
                 group_await(&g, 1, MET);
                 group_start(&g, 0, try_to_meet);
-                assert_int_equal(group_wait(&g, 0, 20), 0);
+                assert_int_equal(group_wait(&g, 0, 60), 0);
                 group_assert_error(&g, 0, CAIRN_ERR_TIMEOUT, "", "rank 1");
                 group_assert_in_time(&g, 0, 1);
                 group_done(&g);
@@ -249,15 +253,15 @@ static void sigterm_ends_a_wait_at_once(void **state) {
         group_await(&g, 0, MET);
         begin_ns = clock_now(&clock_system);
         (void) kill(g.pids[0], SIGTERM);
-        assert_int_equal(group_wait(&g, 0, 20), 0);
+        assert_int_equal(group_wait(&g, 0, 60), 0);
         assert_int_equal(g.ranks[0].status, CAIRN_ERR_VOID);
         assert_string_equal(g.ranks[0].error.message, "asked to stop");
-        assert_true(g.ranks[0].end_ns - begin_ns < 3 * NSEC_PER_SEC);
+        assert_true(g.ranks[0].end_ns - begin_ns < 15 * NSEC_PER_SEC);
 
         group_start(&g, 0, hangs_at_init); /* nobody checks: the default */
         group_await(&g, 0, MET);
         (void) kill(g.pids[0], SIGTERM);
-        int status = group_wait(&g, 0, 3);
+        int status = group_wait(&g, 0, 60);
         assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
         group_done(&g);
 }
@@ -279,7 +283,7 @@ static void waits_for_all(struct group *g, int rank) {
         /* doomed: the same at once */
         uint64_t begin_ns = clock_now(&clock_system);
         RANK_CHECK(comm_barrier(c, &again) == g->ranks[rank].status);
-        RANK_CHECK(clock_now(&clock_system) - begin_ns < NSEC_PER_SEC);
+        RANK_CHECK(clock_now(&clock_system) - begin_ns < 2 * NSEC_PER_SEC); /* another limit */
         RANK_CHECK(memcmp(&again, &g->ranks[rank].error, sizeof again) == 0);
         RANK_OK(comm_abort(&c, 1, error_));
         (void) comm_free(c);
@@ -290,7 +294,7 @@ static void a_silent_rank_is_named(void **state) {
         group_init(&g, "gloo", 2);
         group_start(&g, 0, waits_for_all);
         group_start(&g, 1, meets_and_is_silent);
-        assert_int_equal(group_wait(&g, 0, 30), 0);
+        assert_int_equal(group_wait(&g, 0, 60), 0);
         group_assert_error(&g, 0, CAIRN_ERR_TIMEOUT, "all_reduce 3", "rank 1");
         group_assert_in_time(&g, 0, 2);
         group_done(&g);
@@ -311,7 +315,7 @@ static void a_silent_store_delays_nothing(void **state) {
         group_init(&g, "gloo", 2);
         group_start(&g, 0, waits_with_silent_store);
         group_start(&g, 1, meets_and_is_silent);
-        assert_int_equal(group_wait(&g, 0, 30), 0);
+        assert_int_equal(group_wait(&g, 0, 60), 0);
         group_assert_error(&g, 0, CAIRN_ERR_TIMEOUT, "all_reduce 3", "rank 1");
         group_assert_error(&g, 0, CAIRN_ERR_TIMEOUT, "all_reduce 3", "the store does not answer");
         group_assert_in_time(&g, 0, 2);
@@ -341,8 +345,8 @@ static void assert_survivors(struct group *g, int signal, int status) {
                 group_await(g, rank, MET);
         clock_system.sleep_ns(NULL, (uint64_t) (rand() % 30) * NSEC_PER_MSEC);
         (void) kill(g->pids[1], signal);
-        assert_int_equal(group_wait(g, 0, 30), 0);
-        assert_int_equal(group_wait(g, 2, 30), 0);
+        assert_int_equal(group_wait(g, 0, 60), 0);
+        assert_int_equal(group_wait(g, 2, 60), 0);
         for (int rank = 0; rank < 3; rank += 2) {
                 if (g->ranks[rank].status == CAIRN_ERR_PEER) /* or the other survivor was first */
                         status = CAIRN_ERR_PEER;
@@ -361,11 +365,13 @@ static void a_stopped_rank_is_named(void **state) {
 /* A connection that ends in the middle of a message, too: gloo does not wake who waits for it. */
 static void a_killed_rank_is_known_at_once(void **state) {
         struct group g;
+        patience_ns = 20 * NSEC_PER_SEC;
         for (int round = 0; round < 8; round++) {
                 assert_survivors(&g, SIGKILL, CAIRN_ERR_PEER);
-                assert_true(group_seconds(&g, 0) < 2); /* of the limit */
+                assert_true(group_seconds(&g, 0) < 10); /* of the limit */
                 group_done(&g);
         }
+        patience_ns = 0;
 }
 
 static void gives_up_early(struct group *g, int rank) {
@@ -384,7 +390,7 @@ static void the_others_learn_why_a_rank_gave_up(void **state) {
         group_start(&g, 0, gives_up_early);
         group_start(&g, 1, gives_up_early);
         group_start(&g, 2, meets_and_is_silent);
-        assert_int_equal(group_wait(&g, 1, 30), 0);
+        assert_int_equal(group_wait(&g, 1, 60), 0);
         group_assert_error(&g, 1, CAIRN_ERR_PEER, "barrier 3",
                            "rank 0 closed the connection; it gave up");
         group_assert_error(&g, 1, CAIRN_ERR_PEER, "barrier 3", "missing: rank 2");
@@ -410,8 +416,8 @@ static void ranks_in_different_operations_are_told(void **state) {
         group_init(&g, "gloo", 2);
         group_start(&g, 0, differs);
         group_start(&g, 1, differs);
-        assert_int_equal(group_wait(&g, 0, 30), 0);
-        assert_int_equal(group_wait(&g, 1, 30), 0);
+        assert_int_equal(group_wait(&g, 0, 60), 0);
+        assert_int_equal(group_wait(&g, 1, 60), 0);
         /* who looks second may find the other gone already, with the reason */
         for (int rank = 0; rank < 2; rank++)
                 assert_true(g.ranks[rank].status == CAIRN_ERR_MISMATCH ||

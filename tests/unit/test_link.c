@@ -32,7 +32,7 @@ static void pause_ms(uint64_t ms) {
 }
 
 static bool wait_for(const int *counter, int value) {
-        for (int i = 0; i < 100; i++) {
+        for (int i = 0; i < 3000; i++) {
                 fake_agent_lock(&agent);
                 bool there = *counter >= value;
                 fake_agent_unlock(&agent);
@@ -67,7 +67,7 @@ static void a_new_agent_gets_everything_again(void **state) {
         assert_true(agent.page_handed_back);
         assert_true(agent.pidfd_seen);
         fake_agent_unlock(&agent);
-        for (int i = 0; i < 50; i++) {
+        for (int i = 0; i < 3000; i++) {
                 assert_int_equal(cairn_get_statistics(now.c, &statistics), 0);
                 if (statistics.reattached)
                         break;
@@ -84,12 +84,15 @@ static void dropped_again_and_again(void **state) {
         fake_agent_unlock(&agent);
         fake_agent_stop(&agent);
         fake_agent_start(&agent);
+        uint64_t dropping_ns = clock_now(&clock_system);
         pause_ms(2500); /* tries after 0.1, 0.3, 0.7, 1.2, 1.7, 2.2 s; each takes its time */
+        assert_true(wait_for(&agent.reattached, 2));
         fake_agent_lock(&agent);
         int tries = agent.reattached;
         agent.drops = 0;
         fake_agent_unlock(&agent);
-        assert_in_range(tries, 2, 7);
+        uint64_t took_ns = clock_now(&clock_system) - dropping_ns;
+        assert_in_range(tries, 2, 2 + took_ns / LINK_RETRY_NS_MAX);
         assert_true(wait_for(&agent.reattached, tries + 1));
         pause_ms(100);
         small_update(&now, 1);
@@ -102,7 +105,7 @@ static void dropped_again_and_again(void **state) {
                 uint64_t begin_ns = clock_now(&clock_system);
                 fake_agent_start(&agent);
                 assert_true(wait_for(&agent.reattached, tries + i));
-                uint64_t took_ns = clock_now(&clock_system) - begin_ns;
+                took_ns = clock_now(&clock_system) - begin_ns;
                 least_ns = took_ns < least_ns ? took_ns : least_ns;
         }
         assert_true(least_ns < LINK_RETRY_NS_MAX);
@@ -125,7 +128,7 @@ static void a_newer_generation_fences(void **state) {
         fake_agent_stop(&agent);
         agent.reattach_status = CAIRN_ERR_STALE;
         fake_agent_start(&agent);
-        for (int i = 0; i < 100 && r == 0; i++) {
+        for (int i = 0; i < 3000 && r == 0; i++) {
                 r = cairn_get_statistics(now.c, &statistics);
                 pause_ms(20);
         }
@@ -163,7 +166,7 @@ static void signals_stay_with_the_trainer(void **state) {
         for (int i = 0; i < 20; i++) {
                 handled = 0;
                 assert_int_equal(kill(getpid(), SIGUSR1), 0);
-                for (int k = 0; k < 100 && !handled; k++)
+                for (int k = 0; k < 10000 && !handled; k++)
                         pause_ms(1);
                 assert_true(handled);
         }
@@ -179,7 +182,7 @@ static void close_ends_a_reattachment(void **state) {
         uint64_t begin_ns = clock_now(&clock_system);
         cairn_close(now.c);
         now.c = NULL;
-        assert_true(clock_now(&clock_system) - begin_ns < 2 * NSEC_PER_SEC);
+        assert_true(clock_now(&clock_system) - begin_ns < 20 * NSEC_PER_SEC);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)

@@ -114,7 +114,7 @@ static void a_missing_rank_is_named(void **state) {
                 char text[64];
                 group_init(&g, "nccl", 2);
                 group_start(&g, there, try_to_meet);
-                assert_int_equal(group_wait(&g, there, 20), 0);
+                assert_int_equal(group_wait(&g, there, 60), 0);
                 (void) snprintf(text, sizeof text, "missing: rank %d (never seen)", 1 - there);
                 group_assert_error(&g, there, CAIRN_ERR_TIMEOUT, "init 1", text);
                 group_assert_in_time(&g, there, 1);
@@ -162,7 +162,7 @@ static void a_silent_or_stopped_rank_at_init_is_named(void **state) {
                 group_start(&g, 1, bodies[i]);
                 group_await(&g, 1, MET);
                 group_start(&g, 0, try_to_meet);
-                assert_int_equal(group_wait(&g, 0, 20), 0);
+                assert_int_equal(group_wait(&g, 0, 60), 0);
                 group_assert_error(&g, 0, CAIRN_ERR_TIMEOUT, "init 1", "rank 1");
                 group_assert_in_time(&g, 0, 1);
                 group_done(&g);
@@ -190,12 +190,12 @@ static void an_init_that_hangs_ends_the_process(void **state) {
         group_init(&g, "nccl", 2);
         group_start(&g, 0, hung_init);
         group_start(&g, 1, hung_init);
-        int status = group_wait(&g, 0, 20);
+        int status = group_wait(&g, 0, 60);
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == COMM_EXIT_HUNG);
         group_assert_error(&g, 0, CAIRN_ERR_FATAL, "init 1",
                            "ncclCommInitRankConfig does not return");
         group_assert_in_time(&g, 0, 2);
-        assert_int_equal(group_wait(&g, 1, 20), 0);
+        assert_int_equal(group_wait(&g, 1, 60), 0);
         assert_true(g.ranks[1].status < 0);
         group_done(&g);
 }
@@ -207,8 +207,8 @@ static void an_init_that_fails_says_why(void **state) {
                 group_init(&g, "nccl", 2);
                 group_start(&g, 0, bodies[i]);
                 group_start(&g, 1, bodies[i]);
-                assert_int_equal(group_wait(&g, 0, 20), 0);
-                assert_int_equal(group_wait(&g, 1, 20), 0);
+                assert_int_equal(group_wait(&g, 0, 60), 0);
+                assert_int_equal(group_wait(&g, 1, 60), 0);
                 group_assert_error(
                         &g, 0, CAIRN_ERR_PEER, "init 1",
                         "ncclCommInitRankConfig: unhandled system error: as the script says");
@@ -258,9 +258,9 @@ static void sigterm_ends_a_wait_at_once(void **state) {
         group_await(&g, 0, MET);
         uint64_t begin_ns = clock_now(&clock_system);
         (void) kill(g.pids[0], SIGTERM);
-        assert_int_equal(group_wait(&g, 0, 20), 0);
+        assert_int_equal(group_wait(&g, 0, 60), 0);
         assert_int_equal(g.ranks[0].status, CAIRN_ERR_VOID);
-        assert_true(g.ranks[0].end_ns - begin_ns < 3 * NSEC_PER_SEC);
+        assert_true(g.ranks[0].end_ns - begin_ns < 15 * NSEC_PER_SEC);
         group_done(&g);
 }
 
@@ -295,7 +295,7 @@ static void check_survivors(int signal) {
                 group_await(&g, rank, MET);
         (void) kill(g.pids[1], signal);
         for (int rank = 0; rank < 3; rank += 2) {
-                assert_int_equal(group_wait(&g, rank, 30), 0);
+                assert_int_equal(group_wait(&g, rank, 60), 0);
                 /* or the other one was first, and said it */
                 assert_true(g.ranks[rank].status == CAIRN_ERR_TIMEOUT ||
                             g.ranks[rank].status == CAIRN_ERR_PEER);
@@ -330,7 +330,7 @@ static void a_late_error_names_who_is_missing(void **state) {
         for (int rank = 0; rank < 3; rank++)
                 group_start(&g, rank, late_error);
         for (int rank = 0; rank < 3; rank += 2) {
-                assert_int_equal(group_wait(&g, rank, 30), 0);
+                assert_int_equal(group_wait(&g, rank, 60), 0);
                 group_assert_error(
                         &g, rank, CAIRN_ERR_PEER, "all_reduce 3",
                         "ncclAllReduce: remote process exited or there was a network error: as "
@@ -394,7 +394,7 @@ static void hung_abort(struct group *g, int rank) {
         RANK_CHECK(comm_all_reduce(c, &one, 1, CAIRN_F32, &again) == CAIRN_ERR_TIMEOUT);
         RANK_TIMED(comm_abort(&c, 1, error_));
         RANK_CHECK(comm_abort(&c, 1, &again) == CAIRN_ERR_FATAL); /* at once */
-        RANK_CHECK(clock_now(&clock_system) - g->ranks[rank].end_ns < NSEC_PER_SEC);
+        RANK_CHECK(clock_now(&clock_system) - g->ranks[rank].end_ns < 2 * NSEC_PER_SEC);
         (void) comm_free(c);
         if (g->ranks[rank].status == CAIRN_ERR_FATAL)
                 _exit(COMM_EXIT_HUNG);
@@ -405,7 +405,7 @@ static void an_abort_that_hangs_ends_the_process(void **state) {
         group_init(&g, "nccl", 2);
         group_start(&g, 0, hung_abort);
         group_start(&g, 1, hung_abort);
-        int status = group_wait(&g, 0, 30);
+        int status = group_wait(&g, 0, 60);
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == COMM_EXIT_HUNG);
         group_assert_error(&g, 0, CAIRN_ERR_FATAL, "all_reduce 3", "ncclCommAbort does not return");
         group_assert_in_time(&g, 0, 2);
@@ -431,7 +431,7 @@ static void a_call_that_hangs_ends_the_process(void **state) {
         group_init(&g, "nccl", 2);
         group_start(&g, 0, hung_call);
         group_start(&g, 1, hung_call);
-        int status = group_wait(&g, 0, 30);
+        int status = group_wait(&g, 0, 60);
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == COMM_EXIT_HUNG);
         group_assert_error(&g, 0, CAIRN_ERR_FATAL, "all_reduce 3", "ncclAllReduce does not return");
         group_assert_in_time(&g, 0, 2);
@@ -469,7 +469,7 @@ static void communicators_that_block_each_other_are_aborted_together(void **stat
         group_init(&g, "nccl", 2);
         group_start(&g, 0, two_communicators);
         group_start(&g, 1, two_communicators);
-        assert_int_equal(group_wait(&g, 0, 30), 0);
+        assert_int_equal(group_wait(&g, 0, 60), 0);
         assert_int_equal(g.ranks[0].status, 0);
         group_done(&g);
 }

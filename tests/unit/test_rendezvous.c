@@ -208,7 +208,7 @@ static void step(struct fixture *f) {
 
 #define UNTIL(f, condition)                        \
         do {                                       \
-                uint64_t end_ = in_ms(20000);      \
+                uint64_t end_ = in_ms(60000);      \
                 while (!(condition)) {             \
                         assert_true(now() < end_); \
                         step(f);                   \
@@ -222,7 +222,7 @@ static void wait_answers(struct fixture *f, unsigned count) {
 
 static int join(struct fixture *f) {
         unsigned before = f->answers.count;
-        assert_int_equal(rendezvous_join(f->r, &f->self, in_ms(10000), on_done, f, NULL), 0);
+        assert_int_equal(rendezvous_join(f->r, &f->self, in_ms(50000), on_done, f, NULL), 0);
         assert_int_equal(f->answers.count, before); /* never inside the call */
         wait_answers(f, before + 1);
         return f->answers.last.status;
@@ -282,7 +282,7 @@ static void a_member_renews(void **state) {
         assert_int_equal(join(f), 0); /* the same again */
         f->self.nonce = 8;
         assert_int_equal(join(f), CAIRN_ERR_API);
-        assert_int_equal(rendezvous_leave(f->r, in_ms(5000), on_done, f, NULL), 0);
+        assert_int_equal(rendezvous_leave(f->r, in_ms(50000), on_done, f, NULL), 0);
         wait_answers(f, f->answers.count + 1);
         assert_int_equal(v->standing, RENDEZVOUS_OUTSIDE);
         unsigned renewals = f->script->renewals, looks = f->script->calls[RENDEZVOUS_LOOK];
@@ -304,11 +304,11 @@ static void answers_in_order_and_a_full_queue(void **state) {
         f->answers.count = 0;
         for (size_t i = 0; i < RENDEZVOUS_WAITING_MAX; i++) {
                 asked[i] = (struct asked){f, (char) ('A' + i % 26)};
-                assert_int_equal(rendezvous_put(f->r, 1, "key", "v", 1, in_ms(15000), on_named,
+                assert_int_equal(rendezvous_put(f->r, 1, "key", "v", 1, in_ms(50000), on_named,
                                                 &asked[i], NULL),
                                  0);
         }
-        assert_int_equal(rendezvous_put(f->r, 1, "key", "v", 1, in_ms(15000), on_done, f, &e),
+        assert_int_equal(rendezvous_put(f->r, 1, "key", "v", 1, in_ms(50000), on_done, f, &e),
                          CAIRN_ERR_BUSY);
         assert_non_null(strstr(e.message, "64"));
         wait_answers(f, RENDEZVOUS_WAITING_MAX);
@@ -325,7 +325,7 @@ static void outages_are_asked_again(void **state) {
         assert_int_equal(join(f), 0);
         s->failures[RENDEZVOUS_PUT] = 2;
         s->failure[RENDEZVOUS_PUT] = CAIRN_ERR_UNREACHABLE;
-        assert_int_equal(put(f, 10000), 0);
+        assert_int_equal(put(f, 50000), 0);
         assert_int_equal(s->calls[RENDEZVOUS_PUT], 3);
         s->status[RENDEZVOUS_PUT] = CAIRN_ERR_PEER;
         uint64_t at = now();
@@ -335,7 +335,7 @@ static void outages_are_asked_again(void **state) {
         assert_non_null(strstr(f->answers.last.error.message, "outcome is unknown"));
         s->status[RENDEZVOUS_PUT] = CAIRN_ERR_PERMISSION; /* final: at once */
         unsigned calls = s->calls[RENDEZVOUS_PUT];
-        assert_int_equal(put(f, 10000), CAIRN_ERR_PERMISSION);
+        assert_int_equal(put(f, 50000), CAIRN_ERR_PERMISSION);
         assert_int_equal(s->calls[RENDEZVOUS_PUT], calls + 1);
         fixture_free(f);
 }
@@ -387,7 +387,7 @@ static void getting_waits_for_the_value(void **state) {
         assert_int_equal(join(f), 0);
         f->script->failures[RENDEZVOUS_GET] = 4;
         f->script->failure[RENDEZVOUS_GET] = CAIRN_ERR_NOTFOUND;
-        assert_int_equal(get(f, 10000), 0);
+        assert_int_equal(get(f, 50000), 0);
         assert_int_equal(f->script->calls[RENDEZVOUS_GET], 5);
         assert_string_equal(f->answers.value, "value");
         f->script->status[RENDEZVOUS_GET] = CAIRN_ERR_NOTFOUND;
@@ -412,7 +412,7 @@ static void a_mute_child_is_replaced(void **state) {
         assert_int_equal(put(f, 500), CAIRN_ERR_TIMEOUT); /* in the queue behind what hangs */
         assert_true(f->answers.at_ns - at >= 500 * NSEC_PER_MSEC);
         UNTIL(f, f->script->children == 2);
-        assert_int_equal(put(f, 10000), 0);
+        assert_int_equal(put(f, 50000), 0);
         UNTIL(f, v->error.status == 0);
         assert_int_equal(f->script->seeded_with, 3);
         assert_int_equal(v->member_count, 3);
@@ -428,8 +428,8 @@ static void a_dying_child_is_replaced(void **state) {
         assert_int_equal(join(f), 0);
         for (unsigned i = 0; i < 3; i++) {
                 f->script->die = true;
-                assert_int_equal(put(f, 10000), 0);
-                assert_int_equal(get(f, 10000), 0);
+                assert_int_equal(put(f, 50000), 0);
+                assert_int_equal(get(f, 50000), 0);
         }
         assert_true(f->script->children >= 4);
         assert_int_equal(rendezvous_view(f->r)->standing, RENDEZVOUS_MEMBER);
@@ -447,9 +447,9 @@ static void a_lost_member_is_told(void **state) {
         UNTIL(f, v->standing == RENDEZVOUS_LOST);
         assert_int_equal(v->error.status, CAIRN_ERR_STALE);
         unsigned puts = f->script->calls[RENDEZVOUS_PUT];
-        assert_int_equal(put(f, 5000), CAIRN_ERR_STALE);
+        assert_int_equal(put(f, 50000), CAIRN_ERR_STALE);
         g = generation_of(f, 2);
-        assert_int_equal(rendezvous_create(f->r, &g, in_ms(5000), on_done, f, NULL), 0);
+        assert_int_equal(rendezvous_create(f->r, &g, in_ms(50000), on_done, f, NULL), 0);
         wait_answers(f, f->answers.count + 1);
         assert_int_equal(f->answers.last.status, CAIRN_ERR_STALE);
         assert_int_equal(f->script->calls[RENDEZVOUS_PUT], puts); /* nobody was asked */
@@ -469,7 +469,7 @@ static void the_view_shows_what_was_created(void **state) {
         assert_int_equal(join(f), 0);
         for (uint64_t n = 1; n <= 5; n++) {
                 g = generation_of(f, n);
-                assert_int_equal(rendezvous_create(f->r, &g, in_ms(5000), on_done, f, NULL), 0);
+                assert_int_equal(rendezvous_create(f->r, &g, in_ms(50000), on_done, f, NULL), 0);
                 wait_answers(f, f->answers.count + 1);
                 assert_int_equal(f->answers.last.status, 0);
                 assert_int_equal(f->answers.generation_then, n);
@@ -478,7 +478,7 @@ static void the_view_shows_what_was_created(void **state) {
         f->script->status[RENDEZVOUS_CREATE] = CAIRN_ERR_EXISTS;
         f->script->generation = 6;
         g = generation_of(f, 6);
-        assert_int_equal(rendezvous_create(f->r, &g, in_ms(5000), on_done, f, NULL), 0);
+        assert_int_equal(rendezvous_create(f->r, &g, in_ms(50000), on_done, f, NULL), 0);
         wait_answers(f, f->answers.count + 1);
         assert_int_equal(f->answers.last.status, CAIRN_ERR_EXISTS);
         assert_int_equal(f->answers.generation_then, 6);
@@ -492,7 +492,7 @@ static void slow_looks_do_not_starve_requests(void **state) {
         assert_int_equal(join(f), 0);
         f->script->look_ms = 700;
         for (int i = 0; i < 3; i++)
-                assert_int_equal(put(f, 5000), 0);
+                assert_int_equal(put(f, 50000), 0);
         assert_true(f->script->newest_deadline_ns <= in_ms(2000)); /* of a call, not the request */
         fixture_free(f);
 }
@@ -502,24 +502,25 @@ static void wrong_arguments(void **state) {
         struct rendezvous_generation g = generation_of(f, 1);
         struct rendezvous_member m = f->self;
 
-        assert_int_equal(put(f, 5000), CAIRN_ERR_API); /* not joined */
+        assert_int_equal(put(f, 50000), CAIRN_ERR_API); /* not joined */
         assert_non_null(strstr(f->answers.last.error.message, "join first"));
-        assert_int_equal(rendezvous_create(f->r, &g, in_ms(5000), on_done, f, NULL),
+        assert_int_equal(rendezvous_create(f->r, &g, in_ms(50000), on_done, f, NULL),
                          CAIRN_ERR_API); /* nobody leads what he is not in */
-        assert_int_equal(rendezvous_put(f->r, 1, "a/b", "v", 1, in_ms(5000), on_done, f, NULL),
+        assert_int_equal(rendezvous_put(f->r, 1, "a/b", "v", 1, in_ms(50000), on_done, f, NULL),
                          CAIRN_ERR_API);
         assert_int_equal(rendezvous_put(f->r, 1, "k", "v", RENDEZVOUS_VALUE_BYTES_MAX + 1,
-                                        in_ms(5000), on_done, f, NULL),
+                                        in_ms(50000), on_done, f, NULL),
                          CAIRN_ERR_API);
-        assert_int_equal(rendezvous_get(f->r, 1, "", in_ms(5000), on_done, f, NULL), CAIRN_ERR_API);
+        assert_int_equal(rendezvous_get(f->r, 1, "", in_ms(50000), on_done, f, NULL),
+                         CAIRN_ERR_API);
         m.nonce = 0;
-        assert_int_equal(rendezvous_join(f->r, &m, in_ms(5000), on_done, f, NULL), CAIRN_ERR_API);
+        assert_int_equal(rendezvous_join(f->r, &m, in_ms(50000), on_done, f, NULL), CAIRN_ERR_API);
         m = f->self;
         memcpy(m.detail, "\xff\xfe", 3);
-        assert_int_equal(rendezvous_join(f->r, &m, in_ms(5000), on_done, f, NULL), CAIRN_ERR_API);
+        assert_int_equal(rendezvous_join(f->r, &m, in_ms(50000), on_done, f, NULL), CAIRN_ERR_API);
         m = f->self;
         (void) snprintf(m.address, sizeof m.address, "nowhere");
-        assert_int_equal(rendezvous_join(f->r, &m, in_ms(5000), on_done, f, NULL), CAIRN_ERR_API);
+        assert_int_equal(rendezvous_join(f->r, &m, in_ms(50000), on_done, f, NULL), CAIRN_ERR_API);
         assert_int_equal(f->answers.count, 1);
         fixture_free(f);
 }

@@ -61,6 +61,18 @@ static struct server serve(const char *answer) {
         return s;
 }
 
+/* A port that refuses: nobody listens, and nobody else gets it while the descriptor is open. */
+static int refuse(uint16_t *port) {
+        struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        socklen_t bytes = sizeof a;
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+        assert_true(fd >= 0 && bind(fd, (struct sockaddr *) &a, sizeof a) == 0);
+        assert_int_equal(getsockname(fd, (struct sockaddr *) &a, &bytes), 0);
+        *port = ntohs(a.sin_port);
+        return fd;
+}
+
 static void end(struct server s) {
         (void) kill(s.pid, SIGKILL);
         (void) waitpid(s.pid, NULL, 0);
@@ -98,7 +110,7 @@ static void asks_and_gets_an_answer(void **state) {
         /* Neither a proxy nor a netrc of the environment has a say. */
         (void) setenv("http_proxy", "http://127.0.0.1:1", 1);
         (void) setenv("ALL_PROXY", "http://127.0.0.1:1", 1);
-        assert_int_equal(post(5000), 0);
+        assert_int_equal(post(60000), 0);
         assert_int_equal(answer.status, 200);
         assert_int_equal(answer.count, 8);
         assert_memory_equal(answer.bytes, "question", 8);
@@ -108,27 +120,29 @@ static void asks_and_gets_an_answer(void **state) {
 
 static void passes_over_who_cannot_serve(void **state) {
         struct server busy = serve(REPLY("503 Service Unavailable", "no")), good = serve("echo"),
-                      dead = serve(""), missing = serve(REPLY("404 Not Found", "what"));
+                      missing = serve(REPLY("404 Not Found", "what"));
+        uint16_t dead;
+        int dead_fd = refuse(&dead);
 
-        end(dead); /* its port refuses */
-        (void) snprintf(hosts, sizeof hosts, "127.0.0.1:%u,127.0.0.1:%u,127.0.0.1:%u", dead.port,
+        (void) snprintf(hosts, sizeof hosts, "127.0.0.1:%u,127.0.0.1:%u,127.0.0.1:%u", dead,
                         busy.port, good.port);
-        assert_int_equal(post(5000), 0);
+        assert_int_equal(post(60000), 0);
         assert_int_equal(answer.status, 200);
         answer_done();
         /* No better one: its words are the answer. */
         (void) snprintf(hosts, sizeof hosts, "127.0.0.1:%u", busy.port);
-        assert_int_equal(post(5000), 0);
+        assert_int_equal(post(60000), 0);
         assert_int_equal(answer.status, 503);
         answer_done();
         (void) snprintf(hosts, sizeof hosts, "127.0.0.1:%u,127.0.0.1:%u", missing.port, good.port);
-        assert_int_equal(post(5000), 0);
+        assert_int_equal(post(60000), 0);
         assert_int_equal(answer.status, 404); /* an answer */
         answer_done();
-        (void) snprintf(hosts, sizeof hosts, "127.0.0.1:%u", dead.port);
-        assert_int_equal(post(5000), CAIRN_ERR_UNREACHABLE);
+        (void) snprintf(hosts, sizeof hosts, "127.0.0.1:%u", dead);
+        assert_int_equal(post(60000), CAIRN_ERR_UNREACHABLE);
         assert_string_equal(e.object, hosts);
         assert_non_null(strstr(e.message, "is etcd running there"));
+        (void) close(dead_fd);
         end(busy);
         end(good);
         end(missing);
@@ -139,7 +153,7 @@ static void waits_for_nobody_too_long(void **state) {
 
         (void) snprintf(hosts, sizeof hosts, "127.0.0.1:%u", silent.port);
         assert_int_equal(post(300), CAIRN_ERR_TIMEOUT);
-        assert_true(took_ns >= 250 * NSEC_PER_MSEC && took_ns < 5 * NSEC_PER_SEC);
+        assert_true(took_ns >= 250 * NSEC_PER_MSEC && took_ns < 20 * NSEC_PER_SEC);
         assert_int_equal(post(60000), CAIRN_ERR_TIMEOUT); /* a host has HTTP_TRY_NS */
         assert_true(took_ns >= HTTP_TRY_NS / 2 && took_ns < 10 * HTTP_TRY_NS);
         (void) snprintf(hosts, sizeof hosts, "127.0.0.1:%u,127.0.0.1:%u", silent.port, good.port);
@@ -155,19 +169,19 @@ static void bounds_what_it_takes(void **state) {
         struct server s = serve("endless");
 
         (void) snprintf(hosts, sizeof hosts, "127.0.0.1:%u", s.port);
-        assert_int_equal(post(20000), CAIRN_ERR_PEER);
+        assert_int_equal(post(60000), CAIRN_ERR_PEER);
         assert_non_null(strstr(e.message, "longer than"));
         assert_null(answer.bytes);
         end(s);
         s = serve("SSH-2.0-OpenSSH\r\n");
         (void) snprintf(hosts, sizeof hosts, "127.0.0.1:%u", s.port);
-        assert_int_equal(post(5000), CAIRN_ERR_PEER);
+        assert_int_equal(post(60000), CAIRN_ERR_PEER);
         end(s);
         /* No other place is asked because an answer says so. */
         s = serve(
                 "HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\nContent-Length: 0\r\n\r\n");
         (void) snprintf(hosts, sizeof hosts, "127.0.0.1:%u", s.port);
-        assert_int_equal(post(5000), 0);
+        assert_int_equal(post(60000), 0);
         assert_int_equal(answer.status, 302);
         answer_done();
         end(s);

@@ -113,7 +113,7 @@ static void a_later_seal_holds_without_an_agent(void **state) {
         fake_agent_stop(&agent);
         agent.seal_status = 0;
         fake_agent_start(&agent);
-        for (int i = 0; i < 100; i++) {
+        for (int i = 0; i < 3000; i++) {
                 clock_system.sleep_ns(clock_system.context, 20000000);
                 fake_agent_lock(&agent);
                 uint64_t number = agent.seal_number;

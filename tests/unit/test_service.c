@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "agent/service.h"
 
+#include "base/clock.h"
 #include "tests/test.h"
 #include <fcntl.h>
 #include <stddef.h>
@@ -42,7 +43,9 @@ static void test_path_and_abstract(void **state) {
         assert_int_equal(unlink(path), 0);
         service_notify("nothing is there");
 
-        (void) snprintf(name, sizeof name, "@cairn-test-%d", (int) getpid());
+        /* Of this machine, where others may have the same process id in a namespace of theirs. */
+        (void) snprintf(name, sizeof name, "@cairn-test-%d-%llx", (int) getpid(),
+                        (unsigned long long) clock_now(&clock_system));
         (void) setenv("NOTIFY_SOCKET", name, 1);
         name[0] = '\0';
         fd = listen_at(name, 1 + strlen(name + 1));

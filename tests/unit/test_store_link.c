@@ -90,7 +90,7 @@ static void submit(struct linked *l, const struct store_message *m, uint64_t tim
 }
 
 static void drive(struct linked *l, unsigned answers) {
-        uint64_t end = clock_now(&clock_system) + 20 * NSEC_PER_SEC;
+        uint64_t end = clock_now(&clock_system) + 100 * NSEC_PER_SEC;
         while (l->answers.count < answers) {
                 struct pollfd p = {.fd = store_link_fd(l->link), .events = POLLIN};
                 assert_true(clock_now(&clock_system) < end);
@@ -103,7 +103,7 @@ static void drive(struct linked *l, unsigned answers) {
 static int ask(struct linked *l, struct store_message m) {
         memcpy(m.run, "run", 4);
         m.world = 2;
-        submit(l, &m, 10 * NSEC_PER_SEC);
+        submit(l, &m, 60 * NSEC_PER_SEC);
         drive(l, l->answers.count + 1);
         return l->answers.last.status;
 }
@@ -269,7 +269,7 @@ static void test_time_out_kills_and_replaces(void **state) {
         uint64_t begin = clock_now(&clock_system);
         submit(&l, &m, 200 * NSEC_PER_MSEC);
         m.attempt = 2; /* waits behind it */
-        submit(&l, &m, 10 * NSEC_PER_SEC);
+        submit(&l, &m, 60 * NSEC_PER_SEC);
         drive(&l, 2);
         assert_int_equal(l.answers.last.status, CAIRN_ERR_TIMEOUT);
         assert_int_equal(l.answers.last.attempt, 1);
@@ -291,7 +291,7 @@ static void test_mute_child(void **state) {
         submit(&l, &m, 100 * NSEC_PER_MSEC);
         drive(&l, 1);
         assert_int_equal(l.answers.last.status, CAIRN_ERR_TIMEOUT);
-        submit(&l, &m, 10 * NSEC_PER_SEC); /* the next child comes after a pause */
+        submit(&l, &m, 60 * NSEC_PER_SEC); /* the next child comes after a pause */
         drive(&l, 2);
         assert_int_equal(l.answers.last.status, 0);
         linked_done(&l);
@@ -307,7 +307,7 @@ static void test_child_that_cannot_start(void **state) {
         drive(&l, 1);
         assert_true(l.answers.last.status < 0);
         l.children.broken = false;
-        submit(&l, &m, 10 * NSEC_PER_SEC);
+        submit(&l, &m, 60 * NSEC_PER_SEC);
         drive(&l, 2);
         assert_int_equal(l.answers.last.status, 0);
         linked_done(&l);

@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 
 enum { STEPS = 4, VALUES = 16 };
-#define AWHILE_NS (10 * NSEC_PER_SEC)
+#define AWHILE_NS (60 * NSEC_PER_SEC)
 
 static const struct emu_control *emu;
 static const struct cuda_driver *cuda;
