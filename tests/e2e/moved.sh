@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# time limit: 300 s
 #
 # Folders that people remove or move under a running job: the run's, the store's. Training goes on, the
 # message names the path and what to do, and once the place is as it was the next checkpoint commits, without
@@ -13,7 +14,7 @@ newer_than() { # step
         [ "$(committed_step)" -gt "$1" ]
 }
 trains_on() {
-        wait_step "$work/demo.log" $(($("$helpers/trainlog" last "$work/demo.log") + 30)) 20
+        wait_step "$work/demo.log" $(($("$helpers/trainlog" last "$work/demo.log") + 30)) 60
 }
 failed_with() { # pattern
         grep -Eq "checkpoint=failed .*error=\".*$1" "$output"
@@ -28,22 +29,22 @@ tells() { # pattern: the run's last error
         "$cairn" status demo | holds -E "$1"
 }
 start demo --every 20steps -- "${tiny[@]}" --steps 1000000 --step-ms 3
-wait_step "$work/demo.log" 45 20
+wait_step "$work/demo.log" 45 60
 pid_of trainer
 trainer_pid=$pid
 
 # The run's folder: one checkpoint fails, the next one makes the folder again.
 remove "$CAIRN_STORE/demo"
-wait_for 10 failed_with "($CAIRN_STORE/demo: the run's folder was removed|the attempt is gone: removed|somebody removes files)"
-wait_for 10 grep -q 'folder=made_again' "$output"
-wait_for 10 newer_than "$(committed_step)"
+wait_for 60 failed_with "($CAIRN_STORE/demo: the run's folder was removed|the attempt is gone: removed|somebody removes files)"
+wait_for 60 grep -q 'folder=made_again' "$output"
+wait_for 60 newer_than "$(committed_step)"
 try 0 '' "$cairn" verify demo
 gone "$trainer_pid" && die "the trainer was ended"
 ok "the run's folder is removed: $(grep -m 1 -o 'error=".*' "$output"); the next checkpoint commits"
 
 # The store: nothing is made in its place. With a marker again the next checkpoint commits.
 remove "$CAIRN_STORE"
-wait_for 10 tells "$CAIRN_STORE: the store is gone while the run goes on: .*cairn init"
+wait_for 60 tells "$CAIRN_STORE: the store is gone while the run goes on: .*cairn init"
 trains_on
 [ ! -e "$CAIRN_STORE" ] || die "something was made at the path of the store"
 try 73 'the store is gone .*put it back' "$cairn" snapshot demo --wait
@@ -58,14 +59,14 @@ ok "the store is removed: $told; after cairn init a snapshot commits"
 
 # A store that is moved away is not written to; its path is.
 mv "$CAIRN_STORE" "$work/elsewhere"
-wait_for 10 tells "$CAIRN_STORE/demo: .*not at its path any more, but at $work/elsewhere/demo"
+wait_for 60 tells "$CAIRN_STORE/demo: .*not at its path any more, but at $work/elsewhere/demo"
 trains_on
 says <("$cairn" status demo) "but at $work/elsewhere/demo"
 before=$(committed_step)
 try 73 "but at $work/elsewhere/demo: move or mount it back" "$cairn" snapshot demo --wait
 mv "$work/elsewhere" "$CAIRN_STORE"
 try 0 'step' "$cairn" snapshot demo --wait
-wait_for 10 newer_than "$before"
+wait_for 60 newer_than "$before"
 try 0 '' "$cairn" verify demo
 ok "the store is moved: refused with where it is; back at its path, a snapshot commits"
 
@@ -76,13 +77,13 @@ is_still() {
                 [ -z "$(find "$CAIRN_STORE/demo" -maxdepth 1 -name '.trash-*')" ] &&
                 [ "$(steps_of demo | wc -l)" -le 3 ]
 }
-wait_for 10 is_still
+wait_for 60 is_still
 cp -a "$CAIRN_STORE" "$work/copy"
 remove "$CAIRN_STORE"
 mv "$work/copy" "$CAIRN_STORE"
 before=$(committed_step)
 kill -CONT "$trainer_pid"
-wait_for 15 newer_than "$before"
+wait_for 60 newer_than "$before"
 try 0 '' "$cairn" verify demo
 ok "a copy in place of the removed store is taken"
 
@@ -98,24 +99,24 @@ stopped_between() {
         kill -CONT "$trainer_pid"
         return 1
 }
-wait_for 10 stopped_between
+wait_for 60 stopped_between
 remove "$CAIRN_STORE/demo"
 kill -KILL "$trainer_pid"
 died_at=$("$helpers/trainlog" last "$work/demo.log")
-wait_step "$work/demo.log" $((died_at + 30)) 30
+wait_step "$work/demo.log" $((died_at + 30)) 60
 says "$output" 'restart 1'
 [ -n "$(newest_of demo)" ] || die "nothing can be resumed"
 ok "the run's folder is removed and the trainer killed: its last state makes the folder again"
 
 kill -INT "$runner"
-finish 30
+finish 60
 
 # The end of a run whose store is gone says so: it is not "nothing to resume" (66).
 start end --every 1000steps -- "${tiny[@]}" --steps 1000000 --step-ms 5
-wait_step "$work/end.log" 20 20
+wait_step "$work/end.log" 20 60
 remove "$CAIRN_STORE"
 try 73 "nothing is committed: .*the store is gone.*put it back" "$cairn" stop end --deadline 3
 told=$said
-finish 30
+finish 60
 expect_code 73
 ok "cairn stop of a run without its store: $told; exit 73"

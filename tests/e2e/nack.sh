@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# time limit: 120 s
+# time limit: 300 s
 #
 # Two nodes with two ranks each; the disk is full for one of them while the other one still writes: that write is
 # given up, whoever waits hears which rank it was, on both nodes, and the next checkpoint commits.
@@ -34,18 +34,19 @@ reached() { # step
         [ "$(last 3)" -ge "$1" ]
 }
 
-# Node b's storage is full for one write request, whenever this file is missing. Node a's first two take long.
+# Node b's storage is full for one write request, whenever this file is missing. Node a's first two take long: until then
+# the other one has failed, and a has heard of it.
 : >"$work/full"
-node a data-write:1:delay:4000,data-write:2:delay:4000 ''
+node a data-write:1:delay:8000,data-write:2:delay:8000 ''
 node b data-write:0:error:28 "$work/full"
-wait_for 40 reached 5
+wait_for 60 reached 5
 
 who="rank [23] on node b \(store $work/store-b\)"
 rm "$work/full"
 on a
 try 73 "No space left on device: $who" "${there[@]}" snapshot job --wait --timeout 60
 for rank in 0 1; do
-        wait_for 30 grep -Eq "rank=$rank .*write=given_up .*after [0-9]+ of [0-9]+ bytes" "$work/a.out"
+        wait_for 60 grep -Eq "rank=$rank .*write=given_up .*after [0-9]+ of [0-9]+ bytes" "$work/a.out"
 done
 said=$(grep -o 'after [0-9]* of [0-9]* bytes' "$work/a.out")
 while read -r _ bytes _ total _; do
@@ -53,9 +54,12 @@ while read -r _ bytes _ total _; do
 done <<<"$said"
 ok "one node cannot write: the other one's ranks give their writes up ($(tail -n 1 <<<"$said"))"
 
+tells() { # NAME: status does
+        field "$1" error.text | holds -E "$who"
+}
 for name in a b; do
-        says "$work/$name.out" "checkpoint=failed .*No space left on device: $who"
-        field "$name" error.text | holds -E "$who" || die "node $name does not tell: $(field "$name" error)"
+        wait_for 60 grep -Eq "checkpoint=failed .*No space left on device: $who" "$work/$name.out"
+        wait_for 60 tells "$name"
         [ "$(field "$name" attempts_failed)" = 1 ] || die "node $name: $(field "$name" attempts_failed) failures"
 done
 ok "status and log of both nodes name the rank, its node and the reason"
@@ -69,8 +73,12 @@ try 0 'step [0-9]+' "${there[@]}" snapshot job --wait --timeout 60
 try 0 '✓' "$cairn" verify job
 [ "$(last 1)" = 1 ] || die "the group started again"
 step=$(last 3)
-wait_for 20 reached $((step + 5))
+wait_for 60 reached $((step + 5))
+has_committed() { # NAME
+        [ "$(field "$1" checkpoints)" -ge 1 ]
+}
 for name in a b; do
+        wait_for 60 has_committed "$name"
         [ "$(field "$name" checkpoints)" = 1 ] || die "node $name: $(field "$name" checkpoints) checkpoints"
 done
 ok "the next checkpoint commits, the run goes on"

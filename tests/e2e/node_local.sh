@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# time limit: 240 s
+# time limit: 700 s
 #
 # Node-local stores: two nodes with two ranks each, a directory each, that meet at a real etcd. What one has the
 # other cannot read, and yet there is one decision: killed between the nodes' COMMITs, restarted, started on other
@@ -20,7 +20,7 @@ command -v etcd >/dev/null || skip "etcd is missing (./setup check)"
 ip link set lo up
 etcd --data-dir "$work/etcd" >"$work/etcd.log" 2>&1 &
 disown $!
-wait_for 20 env ETCDCTL_API=3 etcdctl endpoint health
+wait_for 60 env ETCDCTL_API=3 etcdctl endpoint health
 
 
 unset CAIRN_STORE
@@ -56,7 +56,7 @@ kill_nodes() {
 }
 ended() { # NAME CODE: its `cairn run` ends so
         runner=${node_pid[$1]}
-        finish 30
+        finish 60
         expect_code "$2"
 }
 begun_at() { # NAME: the step that its newest ranks began after
@@ -72,7 +72,7 @@ same_and_whole() { # WHAT: both stores hold the same newest checkpoint, whole as
 }
 stop_all() {
         on a
-        try 0 'step' "${there[@]}" stop job --deadline 30
+        try 0 'step' "${there[@]}" stop job --deadline 50
         ended a 0
         ended b 0
 }
@@ -81,7 +81,7 @@ again() { # both go on, past where they were
         step=$(last 3)
         node a --mode resume
         node b --mode resume
-        wait_for 40 reached "$generation" $((step + 30))
+        wait_for 60 reached "$generation" $((step + 30))
 }
 
 for name in a b; do
@@ -89,10 +89,10 @@ for name in a b; do
 done
 node a
 node b
-wait_for 30 reached 1 60
+wait_for 60 reached 1 60
 for name in a b; do
         on "$name"
-        try 0 'step [0-9]+' "${there[@]}" snapshot job --wait --timeout 10
+        try 0 'step [0-9]+' "${there[@]}" snapshot job --wait --timeout 50
 done
 stop_all
 same_and_whole "after the stop"
@@ -125,7 +125,7 @@ for fault in a:commit-record:2 b:commit-record:2 a:commit-rename:2 b:commit-rena
         before=$(last 3)
         FAULT=$([ "$who" = a ] && echo "${fault#*:}:stop") node a --mode resume
         FAULT=$([ "$who" = b ] && echo "${fault#*:}:stop") node b --mode resume
-        wait_for 40 test -e "$work/fired"
+        wait_for 60 test -e "$work/fired"
         sleep 0.3 # what the others do meanwhile
         newest_a=$(newest a) newest_b=$(newest b)
         kill_nodes
@@ -153,7 +153,7 @@ ended a 78
 says "$work/a.out" 'the run is one of nodes a \(2 ranks\), b \(2 ranks\), and here are a \(2 ranks\), c \(2 ranks\)'
 kill -TERM "${node_pid[c]}" 2>/dev/null || true
 runner=${node_pid[c]}
-finish 30
+finish 60
 ok "another node instead of b is refused, and both are named"
 mv "$work/store-b" "$work/store-b-lost"
 try 0 '' "$cairn" init --kind node-local "$work/store-b"
@@ -163,7 +163,7 @@ ended a 65
 says "$work/a.out" 'node b does not hold its part'
 kill -TERM "${node_pid[b]}" 2>/dev/null || true
 runner=${node_pid[b]}
-finish 30
+finish 60
 ok "node b with an empty disk is refused: nothing is torn together"
 rm -rf "$work/store-b"
 mv "$work/store-b-lost" "$work/store-b"
@@ -179,9 +179,9 @@ truncate -s 100 "$work/store-b/job/$damaged"-g*/rank-00002.data
 node a --mode resume
 node b --mode resume
 for name in a b; do
-        wait_for 40 grep -q "$damaged-g.* is damaged (.*node b.*; fell back to " "$work/$name.out"
+        wait_for 60 grep -q "$damaged-g.* is damaged (.*node b.*; fell back to " "$work/$name.out"
 done
-wait_for 40 eval '[ "$(begun_at b)" -lt "$((10#$damaged))" ]'
+wait_for 60 eval '[ "$(begun_at b)" -lt "$((10#$damaged))" ]'
 stop_all
 ok "a damaged part of one node is told on both, with what they fall back to"
 

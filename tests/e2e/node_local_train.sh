@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# time limit: 200 s
+# time limit: 400 s
 #
 # cairn-train on two nodes with a directory each: what is replicated is written once a node, what is sharded where its
 # rank is, and each rank reads its own node's alone. Killed in the middle, the losses are the undisturbed run's.
@@ -18,16 +18,22 @@ command -v etcd >/dev/null || skip "etcd is missing (./setup check)"
 ip link set lo up
 etcd --data-dir "$work/etcd" >"$work/etcd.log" 2>&1 &
 disown $!
-wait_for 20 env ETCDCTL_API=3 etcdctl endpoint health
+wait_for 60 env ETCDCTL_API=3 etcdctl endpoint health
 args=("${tiny[@]}" --steps 60 --dropout 0.1 --ema 0.9)
 
 declare -A node_pid
-node() { # NAME RUN ZERO MODE
-        mkdir -p -m 700 "$work/run-$1"
-        XDG_RUNTIME_DIR=$work/run-$1 "$cairn" run --run "$2" --store "$work/store-$1" --mode "$4" --every 10steps \
-                --rdzv etcd://127.0.0.1:2379 --node "$1" --address 127.0.0.1 --nnodes 2 --nproc-per-node 2 -- \
-                "${args[@]}" --zero "$3" --step-ms 20 --interface 127.0.0.1 --log "$work/$2.log" >>"$work/$1.out" 2>&1 &
-        node_pid[$1]=$!
+node() { # NAME RUN ZERO MODE [options of cairn-train]
+        local name=$1 run=$2 zero=$3 mode=$4
+        shift 4
+        mkdir -p -m 700 "$work/run-$name"
+        XDG_RUNTIME_DIR=$work/run-$name "$cairn" run --run "$run" --store "$work/store-$name" --mode "$mode" --every 10steps \
+                --rdzv etcd://127.0.0.1:2379 --node "$name" --address 127.0.0.1 --nnodes 2 --nproc-per-node 2 -- \
+                "${args[@]}" --zero "$zero" --step-ms 20 --interface 127.0.0.1 --log "$work/$run.log" "$@" \
+                >>"$work/$name.out" 2>&1 &
+        node_pid[$name]=$!
+}
+has_checkpoint() { # NAME RUN: in that node's store
+        [ -n "$(CAIRN_STORE=$work/store-$1 steps_of "$2")" ]
 }
 run reference --nproc-per-node 4 --every 50steps -- "${args[@]}"
 for name in a b; do
@@ -35,10 +41,13 @@ for name in a b; do
 done
 for zero in 0 1; do
         job=zero-$zero
-        node a "$job" $zero fresh
-        node b "$job" $zero fresh
+        node a "$job" $zero fresh --stall-step 40 --stall-ms 100000 # killed before
+        node b "$job" $zero fresh --stall-step 40 --stall-ms 100000
         runner=${node_pid[a]}
         wait_step "$work/$job.log" 25 60
+        for name in a b; do
+                wait_for 60 has_checkpoint "$name" "$job"
+        done
         for name in a b; do
                 "$helpers/process" "${node_pid[$name]}" kill-tree
         done
@@ -58,7 +67,7 @@ for zero in 0 1; do
                 node b "$job" 1 auto
                 for name in a b; do
                         runner=${node_pid[$name]}
-                        finish 40
+                        finish 60
                         expect_code 0
                 done
                 ok "a finished run is finished on both nodes"

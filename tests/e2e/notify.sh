@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# time limit: 240 s
+# time limit: 500 s
 #
 # A preemption notice, rehearsed (B50): planned backwards from its deadline, answered with budget and decision;
 # the state is committed long before the deadline; `cairn run` ends with 75, or holds until SIGTERM; nothing is
@@ -23,7 +23,7 @@ try 69 'nothing answers' "$cairn" notify demo --kind preempt --in 5s
 
 # A hint: a snapshot, and the run goes on.
 start demo --every 10m -- "${tiny[@]}" "${args[@]}"
-wait_step "$work/demo.log" 30 20
+wait_step "$work/demo.log" 30 60
 try 64 'preempt or rebalance' "$cairn" notify demo --kind earthquake --in 5s
 try 64 'at most 24 h' "$cairn" notify demo --kind rebalance --in 25h
 try 64 'the id has' "$cairn" notify demo --kind preempt --in 5s --id $'a\nb'
@@ -31,35 +31,36 @@ try 0 'rebalance, 24 h left: a snapshot is taken now, and the run goes on' "$cai
 has_committed() {
         [ "$(committed_step demo)" -ge 30 ]
 }
-wait_for 10 has_committed
+wait_for 60 has_committed
 step=$("$helpers/trainlog" last "$work/demo.log")
-wait_step "$work/demo.log" $((step + 20)) 20
+wait_step "$work/demo.log" $((step + 20)) 60
 point=$(newest_step_of demo)
 try 0 'taken .*on notice' "$cairn" inspect "demo@$point"
 ok "rebalance: step $point is committed, training goes on"
 
 # The notice: committed at once, ended long before the deadline, status 75.
 before=$(now_ms)
-try 0 '"decision": *"cut"' "$cairn" notify demo --kind preempt --in 20s --id spot-1 --json
-over=$(($(now_ms) + 20500)) # by then, for the notice came before it was answered
+try 0 '"decision": *"cut"' "$cairn" notify demo --kind preempt --in 40s --id spot-1 --json
+over=$(($(now_ms) + 40500)) # by then, for the notice came before it was answered
 [ "$(json stops <<<"$said")" = true ] || die "$said"
-finish 15
+finish 60
 took=$(($(now_ms) - before))
+[ "$took" -lt 20000 ] || die "it took $took ms of 40 s"
 expect_code 75
 says "$output" 'notice \(preempt, id spot-1\): this machine goes away within .*; a snapshot is taken now.*status 75'
 never_says "$output" '; restart '
 last=$("$helpers/trainlog" last "$work/demo.log")
 [ "$(newest_step_of demo)" = "$last" ] || die "step $last was finished and step $(newest_step_of demo) committed"
 [ "$(exit_json demo code)" = 75 ] && [ "$(exit_json demo reason)" = preempted ] || die "$(cat "$CAIRN_STORE/demo/exit.json")"
-ok "preempt, exit: step $last committed, status 75 after $took ms of 20 s"
+ok "preempt, exit: step $last committed, status 75 after $took ms of 40 s"
 
 # Nothing is started under it, by an agent that was not there when it came, until it is over.
 try 75 'notice \(preempt, id spot-1\).*nothing is started' \
         "$cairn" run --run demo --mode resume -- "${tiny[@]}" "${args[@]}"
 start demo --mode resume --on-notice hold -- "${tiny[@]}" "${args[@]}"
-wait_for 15 grep -q 'holds until SIGTERM' "$output"
+wait_for 60 grep -q 'holds until SIGTERM' "$output"
 kill -TERM "$runner"
-finish 5
+finish 60
 expect_code 75
 run other --every 10m -- "${tiny[@]}" --steps 5
 while [ "$(now_ms)" -lt "$over" ]; do sleep 0.1; done
@@ -71,9 +72,9 @@ ok "nothing of the run starts before the deadline (75, or it holds), afterwards 
 
 # Hold: committed and ended, but the process stays until SIGTERM; the run itself is free.
 start held --on-notice hold --every 10m -- "${tiny[@]}" "${args[@]}"
-wait_step "$work/held.log" 20 20
-try 0 'then the run ends' "$cairn" notify held --kind preempt --in 4s
-wait_for 15 grep -q 'holds until SIGTERM' "$output"
+wait_step "$work/held.log" 20 60
+try 0 'then the run ends' "$cairn" notify held --kind preempt --in 30s
+wait_for 60 grep -q 'holds until SIGTERM' "$output"
 [ "$(newest_step_of held)" = "$("$helpers/trainlog" last "$work/held.log")" ] || die "a step was lost"
 sleep 3
 kill -0 "$runner" 2>/dev/null || die "it did not hold"
@@ -84,25 +85,24 @@ export XDG_RUNTIME_DIR=$work/other-machine
 output=$work/free.out
 "$cairn" run --run held --mode auto --every 10m -- "${tiny[@]}" "${args[@]}" --log "$work/held.log" >"$output" 2>&1 &
 runner=$!
-wait_for 20 grep -q '^start resume' "$output"
+wait_for 60 grep -q '^start resume' "$output"
 kill -TERM "$runner"
-finish 20
+finish 60
 expect_code 75
 export XDG_RUNTIME_DIR=$work/run
 runner=$holder
 kill -TERM "$runner"
-finish 5
+finish 60
 expect_code 75
 ok "preempt, hold: ended and committed, the process stays until SIGTERM (75); another machine resumes meanwhile"
 
 # The agent is killed under the notice: the next one knows of it.
 start lost --every 10m -- "${tiny[@]}" "${args[@]}" --update-stall-step 40 --update-stall-ms 2000
-wait_step "$work/lost.log" 39 20
-sleep 0.3
-"$cairn" notify lost --kind preempt --in 12s >/dev/null || die "notify failed"
+wait_step "$work/lost.log" 40 60 # its line is written, and the update is not over
+"$cairn" notify lost --kind preempt --in 30s >/dev/null || die "notify failed"
 pid_of agent
 kill -KILL "$pid"
-finish 15
+finish 60
 expect_code 75
 [ "$(newest_step_of lost)" -ge 40 ] || die "only step $(newest_step_of lost) is committed"
 ok "the agent killed under a notice: its successor goes on with it, step $(newest_step_of lost), status 75"
@@ -112,15 +112,15 @@ start deaf --every 10m -- "$helpers/zoo" shapes --steps 100000 --save-at 0 --die
 is_active() {
         [ "$("$cairn" status deaf --json | json runs.0.ranks.0.state)" = active ]
 }
-wait_for 10 is_active
+wait_for 60 is_active
 before=$(now_ms)
-"$cairn" notify deaf --kind preempt --in 4s >/dev/null || die "notify failed"
-finish 10
+"$cairn" notify deaf --kind preempt --in 8s >/dev/null || die "notify failed"
+finish 60
 took=$(($(now_ms) - before))
-[ "$took" -lt 9000 ] || die "it took $took ms of 4 s"
+[ "$took" -lt 16000 ] || die "it took $took ms of 8 s"
 expect_code 75
 [ -n "$(newest_step_of deaf)" ] || die "nothing is committed"
-ok "a trainer that does not listen: ended after $took ms of 4 s, step $(newest_step_of deaf) committed"
+ok "a trainer that does not listen: ended after $took ms of 8 s, step $(newest_step_of deaf) committed"
 
 # Of two nodes one goes away: the group's cut is taken and all of it ends, with 75 on both. Nothing holds where the
 # machine stays, and there the run may start again: it waits for others, until this machine goes away, too.
@@ -151,23 +151,23 @@ for leaving in b a; do # a member, then the leader
         [ "$leaving" = b ] || staying=b
         node a
         node b
-        wait_for 30 reached $(($(job_step) + 30))
+        wait_for 60 reached $(($(job_step) + 30))
         step=$(job_step)
         before=$(now_ms)
-        on "$leaving" notify job --kind preempt --in 12s --json >"$work/notice" || die "notify failed"
+        on "$leaving" notify job --kind preempt --in 25s --json >"$work/notice" || die "notify failed"
         [ "$(json decision <"$work/notice")" = cut ] || die "$(cat "$work/notice")"
         runner=${node_pid[$staying]} output=$work/job-$staying.out
-        finish 15
+        finish 60
         expect_code 75
         says "$output" "a machine of the run goes away, and the run ends"
-        wait_for 15 grep -q 'holds until SIGTERM' "$work/job-$leaving.out"
+        wait_for 60 grep -q 'holds until SIGTERM' "$work/job-$leaving.out"
         took=$(($(now_ms) - before))
-        [ "$took" -lt 14000 ] || die "it took $took ms of 12 s"
+        [ "$took" -lt 27000 ] || die "it took $took ms of 25 s"
         [ "$(newest_step_of job)" -ge "$step" ] || die "step $step was there, $(newest_step_of job) is committed"
         [ "$(exit_json job reason)" = preempted ] || die "$(cat "$CAIRN_STORE/job/exit.json")"
         runner=${node_pid[$leaving]}
         kill -TERM "$runner"
-        finish 5
+        finish 60
         expect_code 75
         rm "$work/run-$leaving/cairn/job.notice"
         : >"$work/job-$leaving.out"
@@ -177,11 +177,11 @@ node a
 is_starting() {
         on a status job | holds 'job: starting'
 }
-wait_for 10 is_starting
-on a notify job --kind preempt --in 20s >"$work/notice" || die "notify failed"
-wait_for 10 grep -q 'holds until SIGTERM' "$output"
+wait_for 60 is_starting
+on a notify job --kind preempt --in 30s >"$work/notice" || die "notify failed"
+wait_for 60 grep -q 'holds until SIGTERM' "$output"
 kill -TERM "$runner"
-finish 5
+finish 60
 expect_code 75
 says "$work/notice" 'there is nothing that is not committed'
 ok "a node that waits for others ends on a notice"
@@ -194,7 +194,7 @@ mount_passfs || {
 # for the one that is on the way and not for another: that one is committed, and every request is answered.
 CAIRN_STORE=$mounted/store
 start slow --every 10m -- "${tiny[@]}" "${args[@]}"
-wait_step "$work/slow.log" 10 20
+wait_step "$work/slow.log" 10 60
 weather slow=800
 try 0 'committed' "$cairn" snapshot slow --wait
 # A hint takes the snapshot that is on the way then, and tells how long the last one took.
@@ -204,7 +204,7 @@ whole=$(json need_s <"$work/notice" | awk '{ printf "%d", $1 * 1000 }')
 is_written() {
         flying=$("$cairn" status slow --json | json runs.0.snapshot.step) && [ "$flying" -gt 0 ]
 }
-wait_for 10 is_written
+wait_for 60 is_written
 for i in 1 2 3; do
         "$cairn" snapshot slow --wait --timeout 30 --json >"$work/asked-$i" 2>&1 &
         asking[i]=$!
@@ -213,7 +213,7 @@ before=$(now_ms)
 limit=$((whole * 3 / 2 + 2000)) # the last two seconds are for ending
 "$cairn" notify slow --kind preempt --in "${limit}ms" --json >"$work/notice" || die "notify failed"
 [ "$(json decision <"$work/notice")" = commit ] || die "a snapshot takes $whole ms: $(cat "$work/notice")"
-finish 30
+finish 60
 took=$(($(now_ms) - before))
 weather
 expect_code 75

@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# time limit: 300 s
 #
 # Tensors, names, counters and host values as odd as the format allows: after a SIGKILL and a restore
 # into a new process every byte is compared with what that step held (B07 B08 B09 B32 B38 B64; RESUME 15,
@@ -11,7 +12,7 @@ zoo=$helpers/zoo
 # Two lives: the first one saves step 3 and dies there, the second restores, compares, trains to 6.
 two_lives() { # case
         start "$1" --every 10m -- "$zoo" "$1"
-        finish 40
+        finish 60
         expect_code 0
         says "$output" 'saved step 3'
         says "$output" 'restart 1 from step 3'
@@ -29,7 +30,7 @@ ok "B09 a checkpoint of nothing but empty tensors"
 two_lives names
 ok "B64 names of 1 to 65536 bytes"
 start names-long --every 10m --max-restarts 0 -- "$zoo" names-long
-finish 20
+finish 60
 expect_code 64
 says "$output" 'register: .*65536'
 ok "B64 a longer one is refused at registration: 64"
@@ -55,12 +56,12 @@ grep -q '^over.moment1 .*"fell_back": *true.*"overflows": *1' "$work/narrow" || 
 grep -q '^under.moment1 .*"fell_back": *true.*"underflows": *1' "$work/narrow" || die "$(cat "$work/narrow")"
 try 0 '^over.moment1 .*not as f16: 1 overflows, 0 underflows' "$cairn" inspect narrow@3 --tensors
 start moment2-narrow --every 10m --max-restarts 0 -- "$zoo" moment2-narrow
-finish 20
+finish 60
 expect_code 64
 says "$output" 'fits.moment2'
 ok "RESUME-20 RESUME-21 moments in FP16 only where asked, where they fit, and never the second"
 start mismatch --every 10m -- "$zoo" mismatch
-finish 20
+finish 60
 expect_code 78
 for wrong in 'first\.weight' 'second\.weight' 'third\.weight.*f16|third\.weight.*f32'; do
         says "$output" "$wrong"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# time limit: 300 s
+# time limit: 600 s
 #
 # A full disk, a cairnd that is stopped (SIGSTOP), a store that hangs and one that is read-only, each for
 # OUTAGE_SECONDS (5) in the middle of training: one message that says what, where and what it means; no step
@@ -26,8 +26,8 @@ slow_steps() { # log, lines before
 }
 begin_run() { # name
         start "$1" --every 20steps -- "${tiny[@]}" --steps 1000000 --step-ms 3
-        wait_step "$work/$1.log" 45 20
-        wait_for 10 newer_than "$1" 0
+        wait_step "$work/$1.log" 45 60
+        wait_for 60 newer_than "$1" 0
         pid_of trainer
         trainer_pid=$pid
         pid_of agent
@@ -35,7 +35,7 @@ begin_run() { # name
 }
 end_run() { # name
         "$cairn" stop "$1" >/dev/null || die "cairn stop failed"
-        finish 30
+        finish 60
         expect_code 0
         try 0 '' "$cairn" verify "$1"
         never_says "$output" '; restart [0-9]'
@@ -49,17 +49,17 @@ outage() {
         local run=$1 what=$2 message=$3 again=$4 log=$work/$1.log lines log_lines step slow took
         lines=$(wc -l <"$output") log_lines=$(wc -l <"$log")
         "$5"
-        wait_step "$log" $(($("$helpers/trainlog" last "$log") + 30)) 20
+        wait_step "$log" $(($("$helpers/trainlog" last "$log") + 30)) 60
         sleep "$seconds"
         step=$("$helpers/trainlog" last "$log")
-        wait_step "$log" $((step + 30)) 20
+        wait_step "$log" $((step + 30)) 60
         "$6"
         took=$(now_ms)
-        wait_for 20 newer_than "$run" "$step"
+        wait_for 60 newer_than "$run" "$step"
         took=$(($(now_ms) - took))
         gone "$trainer_pid" && die "$what: the trainer was ended"
         gone "$agent_pid" && die "$what: the agent was ended"
-        wait_for 10 eval "tail -n '+$((lines + 1))' '$output' | holds -E '$again'"
+        wait_for 60 eval "tail -n '+$((lines + 1))' '$output' | holds -E '$again'"
         tail -n "+$((lines + 1))" "$output" | grep -Ev "$again" >"$work/said" || true
         # While a disk fills up pruning may make room for one more: that is two outages.
         [ "$(wc -l <"$work/said")" -eq "$(tail -n "+$((lines + 1))" "$output" | grep -Ec "$again")" ] ||

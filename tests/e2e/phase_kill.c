@@ -32,7 +32,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define WAIT_NS (20 * NSEC_PER_SEC)
+#define WAIT_NS (60 * NSEC_PER_SEC)
 #define LOOK_NS (NSEC_PER_MSEC / 20)
 #define PAGE_NAME "/memfd:cairn-page"
 

@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# time limit: 300 s
 #
 # prune, pin and unpin: of a run at rest through a private agent, of a running one through its own. The
 # newest, a pinned one and a parent stay; --dry-run changes nothing; no agent and no file is left.
@@ -13,8 +14,8 @@ active() {
 has() { # run, step
         steps_of "$1" | holds -x "$2"
 }
-# Steps so slow that none is scheduled while the one before is written, on a busy machine, too.
-run old --every 10steps --keep-last 100 -- "${tiny[@]}" --steps 60 --step-ms 60 --stop-at 50
+# Steps so slow that none is scheduled while the one before is written, on a busy machine or a slow disk, too.
+run old --every 10steps --keep-last 100 -- "${tiny[@]}" --steps 60 --step-ms 200 --stop-at 50
 [ "$(kept old)" = "10 20 30 40 50 " ] || die "kept $(kept old)"
 
 before=$(digest "$CAIRN_STORE")
@@ -38,10 +39,10 @@ ok "unpinned ones go; the last one stays"
 [ -z "$(find "$XDG_RUNTIME_DIR" -name '*.sock')" ] || die "a socket was left"
 
 # Its parent is needed by a run that went on; its own agent does the work.
-run busy --every 10steps --keep-last 100 -- "${tiny[@]}" --steps 400 --step-ms 60 --stop-at 30
-start busy --mode resume --every 10steps --keep-last 100 -- "${tiny[@]}" --steps 400 --step-ms 60 --stall-step 56 --stall-ms 30000
-wait_step "$work/busy.log" 55 20
-wait_for 10 has busy 50
+run busy --every 10steps --keep-last 100 -- "${tiny[@]}" --steps 400 --step-ms 200 --stop-at 30
+start busy --mode resume --every 10steps --keep-last 100 -- "${tiny[@]}" --steps 400 --step-ms 200 --stall-step 56 --stall-ms 200000
+wait_step "$work/busy.log" 55 60
+wait_for 60 has busy 50
 try 0 'is pinned' "$cairn" pin busy@10
 try 0 'deleted' "$cairn" prune busy --keep-last 1
 [ "$(kept busy)" = "10 30 50 " ] || die "kept $(kept busy), not 10 30 50"
@@ -56,8 +57,8 @@ try 66 'nobody' "$cairn" prune nobody --keep-last 1
 try 66 'no such checkpoint' "$cairn" pin old@10
 try 64 'which checkpoint' "$cairn" unpin
 # Another `cairn run` of that run holds its lock, in another runtime directory: two agents never change one run.
-start busy --mode resume -- "${tiny[@]}" --steps 400 --step-ms 8 --stall-step 56 --stall-ms 30000
-wait_for 20 active busy # the log holds the step from before
+start busy --mode resume -- "${tiny[@]}" --steps 400 --step-ms 8 --stall-step 56 --stall-ms 200000
+wait_for 60 active busy # the log holds the step from before
 mkdir -m 700 "$work/other"
 try 73 'busy' env XDG_RUNTIME_DIR="$work/other" "$cairn" prune busy --keep-last 1
 kill_all

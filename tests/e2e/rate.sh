@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# time limit: 200 s
 #
 # The learning rate is a function of position and settings (RESUME 26): no rate is stored as state; settings
 # that a checkpoint was made to tell otherwise, with every checksum right, are refused by name and change

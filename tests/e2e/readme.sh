@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# time limit: 120 s
+# time limit: 200 s
 #
 # The commands that the README and docs/kubernetes.yaml show are ones that `cairn` takes: each is run as written
 # in a folder of its own, where no agent answers; whatever else becomes of it, it is not a usage error.

@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# time limit: 400 s
 #
 # What Cairn refuses: the exit status, a sentence that names thing, reason and remedy, and a store in
 # which not a byte, name, size or time has changed (RESUME-5, 6, 7, 10; docs/OPERATIONS.md).
@@ -45,9 +46,13 @@ start_refused 65 'damaged|intact|verify' "RESUME-5 resume of a damaged run" --ru
 start_refused 65 'damaged|intact|verify' "auto on a damaged run" --run damaged --mode auto
 start_refused 64 'auto never|leave one' "auto with --from" --run open --mode auto --from 10
 start_refused 66 'no checkpoint of step 15' "--from a missing step" --run open --from 15
-began=$(now_ms)
-start_refused 0 'finished' "auto on a finished run does nothing" --run finished --mode auto
-[ $(($(now_ms) - began)) -lt 4500 ] || die "it took $(($(now_ms) - began)) ms to do nothing" # its agent waited 5 s
+for round in 1 2 3 4 5; do # its agent waited 5 s; a busy machine does not each time
+        began=$(now_ms)
+        start_refused 0 'finished' "auto on a finished run does nothing" --run finished --mode auto
+        took=$(($(now_ms) - began))
+        [ "$took" -ge 4500 ] || break
+done
+[ "$took" -lt 4500 ] || die "it took $took ms to do nothing, $round times"
 [ ! -e "$CAIRN_STORE/missing" ] || die "the missing run has a folder now"
 
 # A checkpoint of another run under this run's name.
@@ -113,8 +118,8 @@ if ordinary_user; then
 fi
 
 # A living run.
-start living --every 10m -- "${trainer[@]}" --stall-step 11 --stall-ms 60000
-wait_step "$work/living.log" 10 10
+start living --every 10m -- "${trainer[@]}" --stall-step 11 --stall-ms 1000000
+wait_step "$work/living.log" 10 60
 for mode in fresh resume auto; do
         refused 73 'running already' "a second cairn run (--mode $mode) of a living run" \
                 run --run living --mode $mode -- touch "$work/began"

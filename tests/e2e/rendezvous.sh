@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# time limit: 400 s
+# time limit: 900 s
 #
 # Agents that meet, in a folder and at a real etcd (tests/e2e/rendezvous.c says what each scenario does).
 mounts=optional

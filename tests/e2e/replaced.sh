@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# time limit: 240 s
+# time limit: 1500 s
 #
 # The newest checkpoint is replaced ROUNDS times (1000), each time deleting the former, while others read (B42):
 # list, verify, inspect and a start with its weights see the old or the new one, or say that it was pruned while
@@ -16,7 +16,7 @@ else
 fi
 
 start demo --every 1steps --keep-last 1 -- "${tiny[@]}" --steps 1000000 --step-ms 2
-wait_step "$work/demo.log" 5 20
+wait_step "$work/demo.log" 5 60
 pid_of trainer
 trainer=$pid
 replaced() {
@@ -25,7 +25,7 @@ replaced() {
 has_replaced() {
         [ "$(replaced)" -ge "$1" ]
 }
-wait_for 20 has_replaced 3
+wait_for 60 has_replaced 3
 read_count=0 pruned=0 stale=0
 # Each reader: 0, or one of the sentences that are right while somebody replaces.
 reader() { # what, command...
@@ -45,7 +45,7 @@ reader() { # what, command...
 began=$(now_ms)
 half=''
 until [ "$(replaced)" -ge "$rounds" ]; do
-        [ $(($(now_ms) - began)) -lt 200000 ] || die "only $(replaced) checkpoints"
+        [ $(($(now_ms) - began)) -lt 1400000 ] || die "only $(replaced) checkpoints"
         reader list "$cairn" list demo --json
         reader verify "$cairn" verify demo
         reader inspect "$cairn" inspect demo --tensors
@@ -63,7 +63,7 @@ until [ "$(replaced)" -ge "$rounds" ]; do
                 for _ in 1 2 3 4 5; do
                         asked=$(now_ms)
                         try 0 'committed' "$cairn" status demo
-                        [ $(($(now_ms) - asked)) -lt 5000 ] || die "cairn status took $(($(now_ms) - asked)) ms"
+                        [ $(($(now_ms) - asked)) -lt 20000 ] || die "cairn status took $(($(now_ms) - asked)) ms"
                 done
                 weather
         fi
@@ -71,7 +71,7 @@ done
 count=$(replaced)
 [ "$(pids_of trainer)" = "$trainer" ] || die "the trainer was started again"
 "$cairn" stop demo >/dev/null || die "cairn stop failed"
-finish 30
+finish 60
 expect_code 0
 try 0 '✓' "$cairn" verify demo
 [ "$(find "${back:-$work}/store/demo" -maxdepth 1 -name '0*-g*' | wc -l)" -le 2 ] || die "former checkpoints are left"

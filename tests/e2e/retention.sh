@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# time limit: 400 s
 #
 # Which checkpoints stay: numbers are compared as numbers (B52); there is always a whole one, wherever a
 # save is cut off (B01, B54); a store that is moved or copied is the same store (B56); a neighbour's newer
@@ -9,21 +10,25 @@ kept() {
         steps_of "$1" | tr '\n' ' '
 }
 # Wide periods, so that a slow disk does not make a scheduled one be skipped.
-run numbers --every 3steps --keep-last 2 -- "${tiny[@]}" --steps 12 --step-ms 120
+run numbers --every 3steps --keep-last 2 -- "${tiny[@]}" --steps 12 --step-ms 500
 [ "$(kept numbers)" = "9 12 " ] || die "kept $(kept numbers), not 9 12"
-run hundred --every 33steps --keep-last 2 -- "${tiny[@]}" --steps 132 --step-ms 12
+run hundred --every 33steps --keep-last 2 -- "${tiny[@]}" --steps 132 --step-ms 45
 [ "$(kept hundred)" = "99 132 " ] || die "kept $(kept hundred), not 99 132"
 [ "$(newest_of hundred)" = 000000000132-g0001 ] || die "the newest is $(newest_of hundred)"
 ok "B52 9 and 12, 99 and 132: the numerically highest stay, and the highest is the newest"
 
 # One to keep; saver and store process die at each point of a save in turn, in its sixth passage.
+has_checkpoint() { # run
+        [ -n "$(steps_of "$1")" ]
+}
 points=(data-write data-sync manifest-write manifest-rename attempt-open commit-index commit-record
         commit-rename commit-parent-sync prune-rename)
 for point in "${points[@]}"; do
         run="cut-$point"
         CAIRN_FAULT=$point:6:crash start "$run" --every 5steps --keep-last 1 -- \
                 "${tiny[@]}" --steps 2000 --step-ms 3
-        wait_step "$work/$run.log" 70 10
+        wait_step "$work/$run.log" 70 60
+        wait_for 60 has_checkpoint "$run"
         kill_all
         newest=$(newest_of "$run")
         [ -n "$newest" ] || die "$point: no whole checkpoint: $("$cairn" list "$run")"
@@ -31,10 +36,10 @@ for point in "${points[@]}"; do
         try 0 '✓' "$cairn" verify "$run" # all that are committed, and there is one
         : >"$output"
         start "$run" --mode resume --every 5steps --keep-last 1 -- "${tiny[@]}" --steps 2000 --step-ms 3
-        wait_for 10 grep -q "resumes step $step " "$output"
-        wait_step "$work/$run.log" $((step + 7)) 10
+        wait_for 60 grep -q "resumes step $step " "$output"
+        wait_step "$work/$run.log" $((step + 7)) 60
         try 0 stopped "$cairn" stop "$run"
-        finish 10
+        finish 60
         never_says "$output" 'damaged'
 done
 ok "B01 B54 killed at ${#points[@]} points of a save with one to keep: always a whole one, resumed"

@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# time limit: 300 s
 #
 # Gradients that are not finite (RESUME 41): a passing fault is rolled back and replayed in full, as if it had
 # not been; one that stays is given up after going back three times; and only what is not finite counts: a loss

@@ -1,17 +1,18 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# time limit: 300 s
 #
 # An agent that does not answer (SIGSTOP): who asks it ends with a sentence and 124 when his time is over, and
 # no command takes its silence for "nothing is running". Afterwards everything is as before.
 . "$(dirname "$0")/lib.sh"
 
 start demo --every 10m -- "${tiny[@]}" --steps 1000000 --step-ms 2
-wait_step "$work/demo.log" 20 20
+wait_step "$work/demo.log" 20 60
 pid_of agent
 agent=$pid
 "$cairn" status demo --watch >"$work/watch.log" 2>&1 &
 watcher=$!
-wait_for 10 test -s "$work/watch.log"
+wait_for 60 test -s "$work/watch.log"
 kill -STOP "$agent"
 
 silence='it did not answer in time: it is stopped'
@@ -34,12 +35,12 @@ ends 1900 8500 "$silence" status --json
 ends 1900 8500 "$silence" snapshot demo --timeout 2s
 ends 400 7000 "$silence" snapshot demo --wait --timeout 500ms
 ends 9000 16000 "$silence" drain
-wait_for 10 grep -q 'demo: the agent does not answer' "$work/watch.log"
+wait_for 60 grep -q 'demo: the agent does not answer' "$work/watch.log"
 kill -CONT "$agent"
 try 0 'committed as' "$cairn" snapshot demo --wait
 
 # In the middle of a request: the agent cannot time it any more.
-"$cairn" snapshot demo --wait --timeout 1s >"$work/first.log" 2>&1 || die "$(cat "$work/first.log")"
+"$cairn" snapshot demo --wait --timeout 60s >"$work/first.log" 2>&1 || die "$(cat "$work/first.log")"
 pid_of saver
 kill -STOP "$pid"
 began=$(now_ms)
@@ -57,9 +58,9 @@ ok "an agent that falls silent in the middle of a request: 124 after $took ms"
 
 [ "$(grep -c 'does not answer' "$work/watch.log")" -ge 1 ] || die "$(cat "$work/watch.log")"
 try 0 'stopped; step' "$cairn" stop demo
-finish 30
+finish 60
 expect_code 0
-wait_for 10 gone "$watcher"
+wait_for 60 gone "$watcher"
 grep -Eq 'not running|finished|demo: live' "$work/watch.log" || die "$(cat "$work/watch.log")"
 never_says "$output" 'restart 1'
 ok "the watcher says it once and goes on; the run ends as always"

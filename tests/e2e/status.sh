@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# time limit: 300 s
 #
 # status, list, inspect and verify: what people read, and JSON that parses with the same content.
 # Exactly one restore line and one JSON object a start (RESUME-47).
@@ -8,8 +9,8 @@
 "$cairn" init "$CAIRN_STORE" >"$work/init.out" 2>&1 || die "cairn init failed"
 try 0 'RUN' "$cairn" list
 start show --every 10steps --keep-last 2 -- "${tiny[@]}" --steps 60 --dropout 0.1 --ema 0.9 \
-        --stall-step 36 --stall-ms 20000
-wait_step "$work/show.log" 35 10
+        --stall-step 36 --stall-ms 200000
+wait_step "$work/show.log" 35 60
 try 0 'committed' "$cairn" snapshot show --wait --tag 'before lunch'
 try 0 'show' "$cairn" status show
 grep -Eq '35' <<<"$said" || die "status does not say the step: $said"
@@ -21,7 +22,7 @@ ok "status, text and JSON"
 kill_all
 : >"$output"
 start show --mode resume --every 10steps --keep-last 2 -- "${tiny[@]}" --steps 60 --dropout 0.1 --ema 0.9
-finish 30
+finish 60
 expect_code 0
 [ "$(grep -c '^start ' "$output")" -eq 1 ] || die "not exactly one restore line"
 says "$output" '^start resume, step 35, checkpoint 000000000035-g0001, .*bit-exact'

@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# time limit: 400 s
 #
 # Storage that fails in the middle of training (B05, B40, B42; DESIGN's Durability): one message that says
 # what, where and what helps; training goes on, what was committed stays valid, nothing half written is left,
@@ -10,7 +11,7 @@ mount_passfs || skip "$why"
 CAIRN_STORE=$mounted/store
 start demo --every 20steps -- "${tiny[@]}" --steps 1000000 --step-ms 3
 output_of_demo=$output
-wait_step "$work/demo.log" 45 20
+wait_step "$work/demo.log" 45 60
 pid_of trainer
 trainer_pid=$pid
 pid_of agent
@@ -49,14 +50,14 @@ fails() {
         shift 2
         lines=$(wc -l <"$output_of_demo")
         weather "$@"
-        wait_for 8 said_since "$lines" "run=demo .*checkpoint=failed store=\"$CAIRN_STORE\" .*$pattern"
+        wait_for 60 said_since "$lines" "run=demo .*checkpoint=failed store=\"$CAIRN_STORE\" .*$pattern"
         step=$("$helpers/trainlog" last "$work/demo.log")
-        wait_step "$work/demo.log" $((step + 30)) 10
+        wait_step "$work/demo.log" $((step + 30)) 60
         before=$(committed_step)
         verify_all
         weather
-        wait_for 15 newer_than "$before"
-        wait_for 10 few_leftovers
+        wait_for 60 newer_than "$before"
+        wait_for 60 few_leftovers
         gone "$trainer_pid" && die "$what: the trainer was ended"
         gone "$agent_pid" && die "$what: the agent was ended"
         ok "$what: $(tail -n "+$((lines + 1))" "$output_of_demo" | grep -E -m 1 -o "error=\".*$pattern.*")"
@@ -83,7 +84,7 @@ goes_on() { # name, words...
         failed=$("$cairn" status demo --json | json runs.0.attempts_failed)
         weather "$@"
         before=$(committed_step)
-        wait_for 20 newer_than $((before + 40))
+        wait_for 60 newer_than $((before + 40))
         verify_all
         weather
         [ "$("$cairn" status demo --json | json runs.0.attempts_failed)" = "$failed" ] ||
@@ -96,13 +97,13 @@ goes_on "slow writes" slow=60
 # All calls hang: cairn answers, training goes on, and after it everything is as before.
 weather hang
 step=$("$helpers/trainlog" last "$work/demo.log")
-wait_step "$work/demo.log" $((step + 60)) 20
+wait_step "$work/demo.log" $((step + 60)) 60
 before=$(committed_step)
 started=$(now_ms)
 try 0 "committed *step $before" "$cairn" status demo
-[ $(($(now_ms) - started)) -lt 5000 ] || die "cairn status took $(($(now_ms) - started)) ms"
+[ $(($(now_ms) - started)) -lt 20000 ] || die "cairn status took $(($(now_ms) - started)) ms"
 weather
-wait_for 15 newer_than "$before"
+wait_for 60 newer_than "$before"
 verify_all
 ok "a hang: status answers, training goes on, the next checkpoint after it commits"
 
@@ -112,14 +113,14 @@ longest=$(longest_step "$work/demo.log")
 ok "the longest step took $longest ms"
 
 weather hang
-wait_step "$work/demo.log" $(($("$helpers/trainlog" last "$work/demo.log") + 25)) 20
+wait_step "$work/demo.log" $(($("$helpers/trainlog" last "$work/demo.log") + 25)) 60
 started=$(now_ms)
 try 124 'only step [0-9]+ is committed: .*storage did not take it' "$cairn" stop demo --deadline 2
 took=$(($(now_ms) - started))
-[ "$took" -lt 15000 ] || die "cairn stop --deadline 2 took $took ms"
+[ "$took" -lt 40000 ] || die "cairn stop --deadline 2 took $took ms"
 gone "$trainer_pid" || die "cairn stop left the trainer"
 weather
-finish 30
+finish 60
 [ "$code" -ne 0 ] || die "exit 0 after a stop by force"
 never_says "$output_of_demo" 'restart 1'
 ok "cairn stop --deadline 2 on storage that hangs: answered after $took ms, exit $code"
@@ -134,22 +135,22 @@ kind=$(stat -f -c %T "$mounted")
 CAIRN_STORE=$mounted/store
 wide=("$train" --data "$work/text" --layers 2 --heads 2 --width 112 --context 16 --batch 2 --quiet)
 start full --every 20steps --keep-last 5 -- "${wide[@]}" --steps 100000 --step-ms 2
-wait_for 30 grep -q 'checkpoint=failed' "$output"
+wait_for 60 grep -q 'checkpoint=failed' "$output"
 # Mostly there is no room for the data; now and then not even for one more folder.
 says "$output" 'reserve space [^ ]*/full/[^ ]*rank-00000.data: No space left.*: [0-9]+ bytes are needed|create folder [^ ]*: No space left'
 before=$(steps_of full)
 [ "$(wc -l <<<"$before")" -ge 2 ] || die "only step $before fitted"
 try 0 '' "$cairn" verify full
 step=$("$helpers/trainlog" last "$work/full.log")
-wait_step "$work/full.log" $((step + 30)) 20
+wait_step "$work/full.log" $((step + 30)) 60
 try 0 '' "$cairn" prune full --keep-last 1
 newest=$(tail -n 1 <<<"$before")
 full_newer() {
         [ "$(newest_step_of full)" -gt "$newest" ]
 }
-wait_for 20 full_newer
+wait_for 60 full_newer
 kill -INT "$runner"
-finish 20
+finish 60
 try 0 '' "$cairn" verify full
 ok "B05 a full $kind: $(grep -m 1 -o 'error=".*' "$output")"
 
@@ -160,16 +161,16 @@ if mount_image xfs 320 prjquota && command -v xfs_quota >/dev/null; then
                 -c 'limit -p bhard=12m 7' "$mounted" >"$work/quota.log" 2>&1 || die "$(cat "$work/quota.log")"
         CAIRN_STORE=$mounted/store
         start quota --every 20steps --keep-last 5 -- "${wide[@]}" --steps 100000 --step-ms 2
-        wait_for 30 grep -q 'checkpoint=failed' "$output"
+        wait_for 60 grep -q 'checkpoint=failed' "$output"
         says "$output" '(quota exceeded|No space left).*: [0-9]+ bytes are needed'
         newest=$(newest_step_of quota)
         xfs_quota -x -D /dev/null -P /dev/null -c 'limit -p bhard=200m 7' "$mounted" >"$work/quota.log" 2>&1
         quota_newer() {
                 [ "$(newest_step_of quota)" -gt "$newest" ]
         }
-        wait_for 20 quota_newer
+        wait_for 60 quota_newer
         kill -INT "$runner"
-        finish 20
+        finish 60
         try 0 '' "$cairn" verify quota
         ok "B40 XFS project quota: $(grep -m 1 -o 'error=".*' "$output")"
 else

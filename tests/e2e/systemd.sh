@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# time limit: 300 s
 #
 # What `make install` puts beside the programs: units that systemd accepts, users and folders, manual pages
 # without a complaint, and a completion that knows every command and option.
@@ -46,16 +47,19 @@ if command -v groff >/dev/null; then
         ok "groff has nothing to say about the manual pages"
 fi
 
+answers() { # SOCKET
+        CAIRN_SOCKET=$1 "$cairn" status
+}
 # The agent as the unit starts it, and asked by a tool.
 "$tree/bin/cairnd" --store "$CAIRN_STORE" --socket "$work/run/agent.sock" >"$work/agent.out" 2>&1 &
 agent=$!
-wait_for 10 test -S "$work/run/agent.sock"
+wait_for 60 answers "$work/run/agent.sock"
 try 69 '^✓ agent .*answers' env CAIRN_SOCKET="$work/run/agent.sock" "$cairn" doctor "$work"
 kill -TERM "$agent"
 wait "$agent" || die "cairnd ended with $?"
 "$tree/bin/cairnd" --config "$tree/share/cairn/cairnd.conf" --socket "$work/run/agent.sock" >"$work/agent.out" 2>&1 &
 agent=$!
-wait_for 10 test -S "$work/run/agent.sock"
+wait_for 60 test -S "$work/run/agent.sock"
 kill -TERM "$agent"
 wait "$agent" || die "cairnd with the installed configuration ended with $?"
 ok "cairnd runs with the installed configuration"
@@ -69,12 +73,12 @@ start_activated() { # arguments of cairnd
         systemd-socket-activate --seqpacket --listen="$activated" "$tree/bin/cairnd" --store "$CAIRN_STORE" "$@" \
                 >"$work/activated.out" 2>&1 &
         agent=$!
-        wait_for 10 test -S "$activated"
+        wait_for 60 test -S "$activated"
 }
 start_activated --socket "$activated"
 export CAIRN_SOCKET=$activated
 start activated --every 10steps -- "${tiny[@]}" --steps 40
-finish 30
+finish 60
 expect_code 0
 try 0 '40' "$cairn" list activated
 try 0 'no run is running' "$cairn" status
@@ -90,7 +94,7 @@ ends_when_called() {
         gone "$agent"
 }
 start_activated --socket "$work/run/elsewhere.sock"
-wait_for 20 ends_when_called
+wait_for 60 ends_when_called
 code=0
 wait "$agent" || code=$?
 [ "$code" -eq 64 ] || die "a socket that the configuration does not know: $code"

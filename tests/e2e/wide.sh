@@ -22,8 +22,8 @@ steps() { # at least so many lines in the log
 
 node a
 node b
-wait_for 90 steps 3
-try 0 'step [0-9]+' env XDG_RUNTIME_DIR="$work/run-b" "$cairn" snapshot wide --wait --timeout 60
+wait_for 150 steps 3
+try 0 'step [0-9]+' env XDG_RUNTIME_DIR="$work/run-b" "$cairn" snapshot wide --wait --timeout 50
 try 0 '✓' "$cairn" verify wide
 for name in a b; do
         "$helpers/process" "${node_pid[$name]}" kill-tree
