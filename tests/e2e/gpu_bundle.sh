@@ -58,10 +58,23 @@ bare() { # arguments of run
         (cd "$work/home" && timeout -k 5 200 env -i PATH=/usr/bin:/bin:"$work/nvidia/bin" CAIRN_E2E="$work" TMPDIR="$work" HOME="$work/home" \
                 "${emulated[@]}" "$bundle/run" "$@" 2>&1)
 }
+said=$(bare --help) || die "--help ends with $?: $said"
+for word in --out --limit --brief results.json 'exit status'; do
+        holds -e "$word" <<<"$said" || die "--help does not tell of $word: $said"
+done
+holds '^#\|set -u' <<<"$said" && die "--help is not only text: $said"
+[ -z "$(ls "$work/home")" ] || die "--help made something"
 said=$(bare --brief --out "$work/results") || die "the steps fail on the emulated driver:"$'\n'"$said"
 [ "$(tail -n 1 <<<"$said")" = "$(tail -n 1 "$work/results/results.txt")" ] || die "the table is not what was said"
 [ "$(json complete <"$work/results/results.json")" = true ] || die "the JSON is not whole"
-[ "$(json emulated <"$work/results/results.json")" = true ] && grep -q '^Cairn on .*, emulated: ' "$work/results/results.txt" ||
+version=$("$cairn" --version) commit=$(<"$bundle/commit")
+if [ -z "$(git rev-parse --show-prefix 2>&1)" ]; then
+        [[ $commit =~ ^[0-9a-f]{40}( and changes)?$ ]] || die "the bundle names no commit: $commit"
+fi
+[ "$(json version <"$work/results/results.json")" = "${version#cairn }" ] || die "the JSON names another version"
+[ "$(json commit <"$work/results/results.json")" = "${commit:-null}" ] || die "the JSON names another commit"
+[ "$(json emulated <"$work/results/results.json")" = true ] &&
+        grep -q "^Cairn ${version#cairn }, ${commit:+commit $commit, }on .*, emulated: " "$work/results/results.txt" ||
         die "the results do not say that the driver is an emulated one"
 passed=$(json passed <"$work/results/results.json") skipped=$(json skipped <"$work/results/results.json")
 [[ "$(tail -n 1 <<<"$said")" = "$passed passed, 0 failed, $skipped skipped" ]] || die "counts differ: $said"
@@ -112,7 +125,10 @@ status=0
 said=$(bare --out "$work/planted" push) || status=$?
 [ "$status" -eq 1 ] && grep -q 'not in this bundle' <<<"$said" || die "nothing passed, and exit status $status: $said"
 emulated=(CAIRN_LIBCUDA=/nowhere/libcuda.so.1)
+rm "$bundle/commit" # of a build that knew none
 status=0
 said=$(bare --out "$work/planted" memfd context) || status=$?
 [ "$status" -eq 1 ] && [ "$(tail -n 1 <<<"$said")" = "0 passed, 2 failed, 0 skipped" ] || die "without a driver: $said"
+[ "$(json commit <"$work/planted/results.json")" = null ] && holds "^Cairn ${version#cairn }, on " <<<"$said" ||
+        die "a commit is named that nobody knows: $said"
 ok "failures, hangs, skips, libraries and a missing driver are what they are"

@@ -12,7 +12,7 @@ GPU_PROGRAMS := $(addprefix $(GPU_DIR)/bin/,cairn cairnd cairn-train)
 GPU_PLUGIN := $(filter %/cairn-cuda.so,$(PROGRAMS))
 # The tests of kernels, of the same sources as on the simulator, with what nvcc made.
 GPU_KERNELS := $(if $(GPU_PLUGIN),$(patsubst tests/kernels/%.c,$(GPU_DIR)/steps/kernels/%,$(wildcard tests/kernels/test_gpu_*.c)))
-GPU_FILES := $(GPU_DIR)/run $(patsubst tests/gpu/%,$(GPU_DIR)/steps/%,$(wildcard tests/gpu/*.sh)) $(GPU_STEPS) \
+GPU_FILES := $(GPU_DIR)/run $(GPU_DIR)/commit $(patsubst tests/gpu/%,$(GPU_DIR)/steps/%,$(wildcard tests/gpu/*.sh)) $(GPU_STEPS) \
 	$(GPU_KERNELS) $(GPU_PROGRAMS) $(patsubst $(BUILD)/%,$(GPU_DIR)/lib/cairn/%,$(BUILD)/cairn-nccl-id $(GPU_PLUGIN)) \
 	$(GPU_DIR)/lib/libcmocka.so.0
 
@@ -39,6 +39,12 @@ $(GPU_DIR)/bin/cairn-train: $(BUILD)/obj/trainer/main.o $(call archives,trainer 
 copy = $(call say,COPY,$@)mkdir -p $(@D) && cp $< $@
 $(GPU_DIR)/run: tests/gpu/run
 	$(copy)
+# What the results name; empty where this is no git tree. Written anew only when it is another one.
+.PHONY: gpu-commit
+$(GPU_DIR)/commit: gpu-commit
+	@mkdir -p $(@D); commit=$$([ -z "$$(git rev-parse --show-prefix 2>&1)" ] && git rev-parse HEAD 2>/dev/null) && \
+		{ git diff --quiet HEAD || commit="$$commit and changes"; }; \
+		[ -e $@ ] && [ "$$(cat $@)" = "$$commit" ] || echo "$$commit" >$@
 $(GPU_DIR)/steps/%.sh: tests/gpu/%.sh
 	$(copy)
 $(GPU_DIR)/lib/cairn/%: $(BUILD)/%
