@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# time limit: 300 s
+# time limit: 900 s
 #
 # Every header compiles alone and twice; the public ones also as C++, which trainers may be written in.
 set -u

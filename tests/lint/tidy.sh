@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# time limit: 900 s
+# time limit: 1800 s
 #
 # clang-tidy on each source of the rooms that changed since it was last clean; see .clang-tidy for the checks.
 # `make tidy` has the tests, too, which take as long again.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * time limit: 900 s
+ * time limit: 1800 s
  *
  * The life of a run - a start, commits with retention, restarts, rolling forward, going back to a
  * step - crashed before every file operation, several times each, and with each operation and each

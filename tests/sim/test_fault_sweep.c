@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * time limit: 1200 s
+ * time limit: 1800 s
  *
  * Every fault point of base/fault.h, passage after passage until none fires, in the real processes:
  * `cairn run` with its agent, store process, saver and a trainer that resumes a run whose last
