@@ -211,6 +211,13 @@ slay() { # process
         wait_for 60 ended "$1"
 }
 
+# An agent: its socket's file is there before anybody listens. It serves no such run, else nobody answers (69).
+answers() { # SOCKET
+        local status=0
+        CAIRN_SOCKET=$1 "$cairn" status nobody >/dev/null 2>&1 || status=$?
+        [ "$status" -eq 66 ]
+}
+
 # The process ids of a kind (trainer, agent, saver, store) among the runner's descendants.
 pids_of() {
         "$helpers/process" "$runner" "$1"

@@ -88,7 +88,7 @@ refused() {
 # An agent for all, in a group that is too small; the trainer is outside of it.
 (inside "$small" "$BUILD/cairnd" --socket "$work/agent.sock" >"$work/agent.out" 2>&1) &
 agent=$!
-wait_for 60 env CAIRN_SOCKET="$work/agent.sock" "$cairn" status
+wait_for 60 answers "$work/agent.sock"
 status=0
 CAIRN_SOCKET=$work/agent.sock timeout 100 "$cairn" run --run small --every 2steps -- "${wide[@]}" --steps 6 \
         --log "$work/small.log" >"$work/small.out" 2>&1 || status=$?

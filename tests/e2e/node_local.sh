@@ -54,7 +54,7 @@ kill_nodes() {
                 "$helpers/process" "${node_pid[$name]}" kill-tree
         done
 }
-ended() { # NAME CODE: its `cairn run` ends so
+ends_with() { # NAME CODE: its `cairn run` ends so
         runner=${node_pid[$1]}
         finish 60
         expect_code "$2"
@@ -73,8 +73,8 @@ same_and_whole() { # WHAT: both stores hold the same newest checkpoint, whole as
 stop_all() {
         on a
         try 0 'step' "${there[@]}" stop job --deadline 50
-        ended a 0
-        ended b 0
+        ends_with a 0
+        ends_with b 0
 }
 again() { # both go on, past where they were
         local generation=$(($(last 1) + 1)) step
@@ -149,7 +149,7 @@ at=$(newest a)
 try 0 '' "$cairn" init --kind node-local "$work/store-c"
 node a --mode resume
 node c --mode resume
-ended a 78
+ends_with a 78
 says "$work/a.out" 'the run is one of nodes a \(2 ranks\), b \(2 ranks\), and here are a \(2 ranks\), c \(2 ranks\)'
 kill -TERM "${node_pid[c]}" 2>/dev/null || true
 runner=${node_pid[c]}
@@ -159,7 +159,7 @@ mv "$work/store-b" "$work/store-b-lost"
 try 0 '' "$cairn" init --kind node-local "$work/store-b"
 node a --mode resume
 node b --mode resume
-ended a 65
+ends_with a 65
 says "$work/a.out" 'node b does not hold its part'
 kill -TERM "${node_pid[b]}" 2>/dev/null || true
 runner=${node_pid[b]}
@@ -197,8 +197,8 @@ for name in a b; do
                 --rdzv etcd://127.0.0.1:2379 --nnodes 2 --node "$name" -- true >>"$work/$name.out" 2>&1 &
         node_pid[$name]=$!
 done
-ended a 78
-ended b 78
+ends_with a 78
+ends_with b 78
 says "$work/a.out" 'it is another store than that of node b'
 says "$work/b.out" 'it is another store than that of node a'
 [ ! -e "$work/shared-a/other" ] && [ ! -e "$work/shared-b/other" ] || die "a refused start made something"

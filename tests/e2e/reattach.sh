@@ -196,7 +196,7 @@ system_agent() {
 }
 export CAIRN_SOCKET=$work/cairnd.sock
 start_agent
-wait_for 60 "$cairn" status
+wait_for 60 answers "$CAIRN_SOCKET"
 start system --every 10steps --keep-last 10 -- "${model[@]}" --steps $steps
 wait_step "$work/system.log" 15 60
 kill_agents "system's agent" system system_agent start_again

@@ -110,7 +110,7 @@ printf 'store = %s\ngroup = games\n' "$CAIRN_STORE" >"$work/cairnd.conf"
 "$BUILD/cairnd" --config "$work/cairnd.conf" --socket "$CAIRN_SOCKET" >>"$work/cairnd.out" 2>&1 &
 agent=$!
 disown "$agent"
-wait_for 60 "$cairn" status
+wait_for 60 answers "$CAIRN_SOCKET"
 held() { # the smallest of a few looks: who was answered may not have been let go of yet
         local look
         for look in 1 2 3 4 5 6 7 8; do

@@ -14,7 +14,7 @@ printf '%s\n' 'storage_timeout_s = 3' 'log_level = info' >"$work/agent.conf"
 export CAIRN_SOCKET=$work/agent.sock
 "$BUILD/cairnd" --config "$work/agent.conf" --socket "$CAIRN_SOCKET" >"$work/agent.out" 2>&1 &
 agent=$!
-wait_for 60 "$cairn" status
+wait_for 60 answers "$CAIRN_SOCKET"
 # The image is so large that a copy has to be written in several requests.
 model=("$train" --data "$work/text" --layers 2 --heads 2 --width 128 --context 16 --batch 1 --quiet)
 start demo --every 20steps -- "${model[@]}" --steps 1000000 --step-ms 3

@@ -47,9 +47,6 @@ if command -v groff >/dev/null; then
         ok "groff has nothing to say about the manual pages"
 fi
 
-answers() { # SOCKET
-        CAIRN_SOCKET=$1 "$cairn" status
-}
 # The agent as the unit starts it, and asked by a tool.
 "$tree/bin/cairnd" --store "$CAIRN_STORE" --socket "$work/run/agent.sock" >"$work/agent.out" 2>&1 &
 agent=$!
