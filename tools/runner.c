@@ -44,6 +44,7 @@
  * its gradients are complete; their next collective fails. */
 #define PEER_RANKS_END_NS (5 * NSEC_PER_SEC)
 #define STOP_RANKS_END_NS (30 * NSEC_PER_SEC) /* the like of ranks that hold nothing */
+#define CALL_NS (60 * NSEC_PER_SEC) /* from the command's start to its first call of libcairn */
 #define BACKOFF_NS (200 * NSEC_PER_MSEC)
 #define BACKOFF_NS_MAX (30 * NSEC_PER_SEC)
 
@@ -85,6 +86,7 @@ struct runner {
         unsigned interrupts;
         uint64_t one_wish_until_ns; /* an interrupt until then says no more than the one before */
         int stop_signal;            /* the first that asks for the end; 0 while none came */
+        uint64_t look_ns;           /* whether the command has called libcairn; 0: not any more */
         uint64_t end_ranks_at_ns;   /* SIGKILL to those that still run; 0: not set */
 };
 
@@ -531,6 +533,8 @@ static int agent_recover(struct runner *r, struct cairn_error *reterr) {
                 status = agent_recover_once(r, reterr);
         if (status == 0)
                 r->recover_ns = 0;
+        if (status == 0 && r->look_ns) /* ranks come back to the new one in their own time */
+                r->look_ns = clock_now(&clock_system) + CALL_NS;
         return status;
 }
 
@@ -624,6 +628,29 @@ static void say_waiting(const struct runner *r) {
         say(r, "waits for %s%u nodes at %s", least, o->nodes_max, o->meeting_place);
 }
 
+/* A command that does not call libcairn trains, and nothing of it is saved: that is told while it
+ * runs, once. An agent that does not answer now is asked later. */
+static void look_for_calls(struct runner *r) {
+        _cleanup_(control_done) struct control agent;
+        json_t *status = NULL;
+        uint64_t now_ns = clock_now(&clock_system);
+        r->look_ns = now_ns + CALL_NS;
+        control_init(&agent, &clock_system);
+        if (control_connect(&agent, r->socket, NULL) < 0 ||
+            control_greet(&agent, CAIRN__CONTROL__PEER_KIND__PEER_TOOL, NULL, now_ns + NSEC_PER_SEC,
+                          NULL) < 0 ||
+            agent_status_ask(&agent, r->options->run, NSEC_PER_SEC, &status, NULL) < 0)
+                return;
+        r->look_ns = 0;
+        const json_t *run = json_array_get(json_object_get(status, "runs"), 0);
+        if (run && json_array_size(json_object_get(run, "ranks")) == 0)
+                say(r,
+                    "the command has not called libcairn for %d s: nothing of it is saved until "
+                    "it does (man 3 libcairn)",
+                    (int) (CALL_NS / NSEC_PER_SEC));
+        json_decref(status);
+}
+
 /* One life of the group: generation, ranks, their end, settlement. *ret_done: there was nothing to
  * run. */
 static int run_once(struct runner *r, bool *ret_done, struct cairn_error *reterr) {
@@ -681,8 +708,13 @@ static int run_once(struct runner *r, bool *ret_done, struct cairn_error *reterr
                 return 0; /* asked to end before it began */
         TRY(ranks_spawn(&r->ranks, (uint32_t) r->options->ranks, &environment, r->options->command,
                         reterr));
-        while (ranks_running(&r->ranks) > 0)
+        if (r->restart == 0 || r->look_ns)
+                r->look_ns = clock_now(&clock_system) + CALL_NS;
+        while (ranks_running(&r->ranks) > 0) {
                 runner_turn(r, clock_now(&clock_system) + NSEC_PER_SEC);
+                if (r->look_ns && clock_now(&clock_system) >= r->look_ns)
+                        look_for_calls(r);
+        }
         ranks_clear(&r->ranks);
         return settle(r, reterr);
 }
