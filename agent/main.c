@@ -5,6 +5,7 @@
 #include "agent/agent.h"
 #include "agent/bench.h"
 #include "agent/budget.h"
+#include "agent/generation.h"
 #include "agent/import.h"
 #include "agent/probe.h"
 #include "agent/rendezvous_process.h"
@@ -81,9 +82,13 @@ static int make_store(int argc, char **argv) {
         else if (argc != 3 &&
                  (argc != 5 || strcmp(argv[3], "--kind") != 0 || strcmp(argv[4], "shared") != 0))
                 return fail_usage("%s takes a folder and --kind shared or node-local", argv[1]);
+        bool used = !store_folder_is_free(argv[2]);
         if (store_create(&io_system, &clock_system, argv[2], kind, &error) < 0)
                 return fail(&error);
-        printf("%s is a store now\n", argv[2]);
+        printf("%s is a store now%s\n", argv[2],
+               used ? "; what it holds besides stays as it is, but `cairn list` takes folders for "
+                      "runs"
+                    : "");
         return 0;
 }
 

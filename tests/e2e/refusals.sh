@@ -95,6 +95,14 @@ for mode in fresh resume auto; do
                 run --run r --store "$work/unmarked" --mode $mode -- true
 done
 [ "$(ls -A "$work/unmarked")" = thesis.txt ] || die "a folder became a store"
+# On purpose it may become one, which is said; what was there stays.
+try 0 'unmarked is a store now; what it holds besides stays as it is' "$cairn" init "$work/unmarked"
+[ "$(ls "$work/unmarked" | tr '\n' ' ')" = "CAIRN-STORE thesis.txt " ] || die "cairn init: $(ls -A "$work/unmarked")"
+mkdir "$work/bare"
+for folder in bare not-there; do
+        try 0 "$folder is a store now$" "$cairn" init "$work/$folder"
+done
+ok "cairn init of a folder that holds other files says so"
 : >"$work/file"
 refused 78 'not a directory' "a file as a store" run --run r --store "$work/file" --mode fresh -- true
 [ ! -s "$work/file" ] || die "the file was written to"
