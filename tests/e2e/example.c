@@ -75,8 +75,12 @@ int main(int argc, char **argv) {
         }
         if (!options.without_checkpoints) {
                 CHECK(cairn_snapshot(c, &ticket));
-                printf("snapshot: %s\n",
-                       cairn_status_name(cairn_snapshot_poll(c, ticket, &committed)));
+                int now = cairn_snapshot_poll(c, ticket, &committed);
+                printf("the last snapshot %s (%s)\n",
+                       now == 0                ? "is committed"
+                       : now == CAIRN_ERR_BUSY ? "is still being written: waiting for it"
+                                               : "failed",
+                       cairn_status_name(now));
                 CHECK(cairn_snapshot_wait(c, ticket, 60000000000, &committed));
         }
         CHECK(cairn_get_statistics(c, &statistics));

@@ -46,6 +46,8 @@ for kind in shared static; do
         LD_LIBRARY_PATH=$tree/usr/lib timeout 110 "$tree/usr/bin/cairn" run --run "example-$kind" \
                 --every 5steps -- "$work/example-$kind" >"$work/example-$kind.out" 2>&1 || status=$?
         [ $status -eq 0 ] || die "the $kind example ended with $status"
+        says "$work/example-$kind.out" \
+                '^the last snapshot is (committed|still being written: waiting for it) \((OK|BUSY)\)$'
         try 0 '✓' "$tree/usr/bin/cairn" verify "example-$kind"
         ok "the example with the $kind library ran under the installed cairn run"
 done
