@@ -288,6 +288,23 @@ static void lead(struct group *g, const struct rendezvous_member *ready, uint32_
         run_ask_store(g->run);
 }
 
+/* Members know of a generation before its leader has the answer: one that came and was refused
+ * meanwhile says so for a shorter time than it would be waited for. */
+static void lose_who_left(struct group *g) {
+        char reason[200];
+        for (uint32_t i = 0; i < g->node_count; i++) {
+                if (!g->nodes[i].left)
+                        continue;
+                (void) snprintf(reason, sizeof reason, "node %s left before the group was whole",
+                                g->nodes[i].member.node);
+                if (g->local)
+                        join(g);
+                else
+                        group_lost(g, reason);
+                return;
+        }
+}
+
 static void created(void *context, const struct rendezvous_answer *answer) {
         struct group *g = context;
         if (g->state != GROUP_CREATING)
@@ -298,10 +315,11 @@ static void created(void *context, const struct rendezvous_answer *answer) {
                 if (g->local) {
                         group_set_state(g, GROUP_SURVEYING, now_of(g) + GROUP_CONNECT_NS);
                         group_local_start(g);
-                        return;
+                } else {
+                        group_set_state(g, GROUP_LEADING, now_of(g) + GROUP_CONNECT_NS);
+                        run_started(g->run, &g->decided);
                 }
-                group_set_state(g, GROUP_LEADING, now_of(g) + GROUP_CONNECT_NS);
-                run_started(g->run, &g->decided);
+                lose_who_left(g);
                 return;
         }
         /* Another one was faster, or the answer was lost: the view tells, and a generation in the
@@ -485,7 +503,7 @@ static void member_opened(void *context, struct peer_link *link) {
         peer_free(node->link); /* it came again */
         node->link = link;
         peer_set_owner(link, node);
-        node->ready = false;
+        node->ready = node->left = false;
         log_event(LOG_LEVEL_INFO, "run=%s member=%s connected=1", g->run->name, peer_node(link));
         if (g->local)
                 group_local_connected(g, node);
@@ -498,8 +516,10 @@ static void link_closed(void *context, struct peer_link *link, const struct cair
                         *peer_node(link) ? peer_node(link) : "(the leader)",
                         error_format(why, text, sizeof text));
         struct group_node *node = group_node_of(g, link);
-        if (node && node->link == link)
+        if (node && node->link == link) {
                 node->link = NULL;
+                node->left = true;
+        }
         if (g->leader == link)
                 g->leader = NULL;
         peer_free(link);

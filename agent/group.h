@@ -61,6 +61,7 @@ struct group_node {
         struct rendezvous_member member;
         struct peer_link *link; /* leader: to it, once connected */
         bool ready, finished;   /* leader: it has opened the generation; its ranks are complete */
+        bool left;              /* leader: its link ended, and none has come since */
 };
 struct group_local;
 struct group {

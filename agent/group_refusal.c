@@ -140,8 +140,10 @@ void group_refusal_pump(struct group *g) {
         const struct rendezvous_view *v = rendezvous_view(g->rendezvous);
         struct cairn_error error = CAIRN_ERROR_INIT;
         uint64_t now_ns = now_of(g);
+        /* Who was in a group with this node leaves, too, to come back: no member meanwhile. */
+        bool come_back = g->generation > 0 && g->generation == v->generation.number;
         if (v->standing == RENDEZVOUS_MEMBER && now_ns < g->told_ns + RENDEZVOUS_LOSS_NS &&
-            (now_ns < g->told_ns + SEEN_NS || count_waiting(v) > 0))
+            (now_ns < g->told_ns + SEEN_NS || come_back || count_waiting(v) > 0))
                 loop_timer_set(&g->run->agent->loop, &g->timer, now_ns + TICK_NS);
         else if (v->standing != RENDEZVOUS_MEMBER ||
                  rendezvous_leave(g->rendezvous, now_ns + GROUP_REQUEST_NS, said, g, &error) < 0)

@@ -9,8 +9,9 @@
  *
  * "all": any node would be told the same, for it was the run that was judged. "node": the others
  * do without this one, if they are enough. It stays until nobody waits any more, for
- * RENDEZVOUS_LOSS_NS at most. A start that sees it ends with the same status and sentence. A run
- * that goes on ends only for a node that belonged to its group.
+ * RENDEZVOUS_LOSS_NS at most; for so long in any case where a generation had been made. A start
+ * that sees it ends with the same status and sentence. A run that goes on ends only for a node that
+ * belonged to its group.
  *
  * The loop's thread.
  */

@@ -19,12 +19,12 @@ exit "$STATUS"
 END
 chmod +x "$work/trainer"
 declare -A node_pid
-steps=100000
+steps=100000 slowly=()
 node() { # NAME RUN [options]
         local name=$1 run=$2
         shift 2
         mkdir -p -m 700 "$work/run-$name"
-        XDG_RUNTIME_DIR=$work/run-$name LOG=$work/$run.log "$cairn" run --run "$run" --rdzv dir --nnodes 3:3 \
+        XDG_RUNTIME_DIR=$work/run-$name LOG=$work/$run.log "${slowly[@]}" "$cairn" run --run "$run" --rdzv dir --nnodes 3:3 \
                 --nproc-per-node 2 --node "$name" --address 127.0.0.1 --every 10steps "$@" -- "$work/trainer" \
                 "$lockstep" "$work/barrier-$run" "$work/$run.log" --steps "$steps" >>"$work/$run-$name.out" 2>&1 &
         node_pid[$name]=$!
@@ -104,6 +104,23 @@ for store in copy none; do
 done
 never_says "$work/refused-c.out" 'goes on'
 ok "a node whose store is a copy, or missing: it says so, and the others end with the same status"
+
+# What the leader's folder answers late: the member is refused before the leader knows that it leads.
+if strace -f -qq -o /dev/null -e trace=fsync -e inject=fsync:delay_enter=1000 true 2>/dev/null; then
+        slowly=(strace -f -qq -o /dev/null -e trace=fsync -e inject=fsync:delay_enter=500000)
+        node a late --rdzv "dir://$work/meet"
+        slowly=()
+        node b late --rdzv "dir://$work/meet"
+        node c late --rdzv "dir://$work/meet" --store "$work/none"
+        for name in c a b; do
+                runner=${node_pid[$name]}
+                finish 100
+                [ "$code" -eq 78 ] || die "node $name ended with $code, not with 78"
+        done
+        ok "a node is refused before the leader has its answer: the others end with the same status"
+else
+        echo "NOT SHOWN: a leader with a slow folder: there is no strace, or it may not delay calls"
+fi
 
 # Where the others are enough without it they go on. It is there first: a group of the two would not ask for it.
 node c enough --nnodes 2:3 --rdzv "dir://$work/meet" --store "$work/none"
