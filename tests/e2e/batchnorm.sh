@@ -6,7 +6,7 @@
 . "$(dirname "$0")/lib.sh"
 args=(--steps 80 --step-ms 2 --batchnorm-demo --accumulate 2)
 run reference --every 10m -- "${tiny[@]}" "${args[@]}"
-stands_still 70 3
+stands_still 28 3 21
 start shadow --every 5steps --max-restarts 100 -- "${still[@]}" "${tiny[@]}" "${args[@]}"
 for step in 17 38 59; do
         wait_step "$work/shadow.log" $step 100

@@ -9,7 +9,7 @@ seconds=8
 args=(--steps 1000000 --step-ms 10 --max-seconds $seconds --eval-every 20 --eval-batches 1)
 
 began=$(now_ms)
-stands_still 40 3 # what it waits for a kill is lost with it, and not counted
+stands_still 14 3 13 # what it waits for a kill is lost with it, and not counted
 start budget --every 5steps --max-restarts 10 -- "${still[@]}" "${tiny[@]}" "${args[@]}"
 for step in 10 25; do
         wait_step "$work/budget.log" $step 100

@@ -13,7 +13,7 @@ args=(--steps $steps --dropout 0.1 --ema 0.9 --warmup 8 --eval-every 7 --eval-ba
 # Killed between checkpoints, at any instant, and at last outside of an update for certain; its state is in the GPU's
 # memory, which outlives it.
 run whole --every 5steps -- "${gpu[@]}" "${args[@]}"
-stands_still $((rounds * 8 + 3)) "$rounds"
+stands_still 11 "$rounds" 8
 start killed --every 100000steps --max-restarts 100 -- "${still[@]}" "${gpu[@]}" "${args[@]}" --step-ms 250
 for ((round = 1; round <= rounds; round++)); do
         wait_step "$work/killed.log" $((round * 8)) 100

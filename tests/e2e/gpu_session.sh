@@ -112,11 +112,11 @@ steps=150
 begin long --every 50steps --
 finish 100
 expect_code 0
-begin random --every 10steps --max-restarts 100 -- --step-ms 4 --hold-at 140 --holds 6
+begin random --every 10steps --max-restarts 100 -- --step-ms 4 --hold-at 20 --holds 6 --hold-more 20
 for round in 0 1 2 3 4 5; do
         wait_for 100 eval "[ \$(grep -Ec '(resumes step|starts) ' '$output') -gt $round ]"
         last=$("$helpers/trainlog" last "$work/random.log")
-        wait_step "$work/random.log" $((last < 134 ? last + 6 : 140)) 100
+        wait_step "$work/random.log" $((last + 6 < 20 * (round + 1) ? last + 6 : 20 * (round + 1))) 100
         between 0 60
         sleep "$(printf '0.%03d' "$picked")"
         pid_of trainer

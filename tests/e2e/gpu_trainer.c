@@ -5,16 +5,17 @@
  * restore brings back wrong shows in every later line of the log.
  *
  *     cairn run ... -- gpu_trainer --log FILE [--memory slabs|driver|host] [--values N] [--steps N]
- *                      [--step-ms T] [--hold-at S] [--holds N] [--break-at S] [--ordinal N]
- *                      [--device host] [--marks bf16]
+ *                      [--step-ms T] [--hold-at S] [--holds N] [--hold-more M] [--break-at S]
+ *                      [--ordinal N] [--device host] [--marks bf16]
  *
  * slabs: memory of cairn_alloc; driver: of cuMemAlloc, registered by its pointer; host: malloc'ed,
  * likewise. Weights, a half precision copy, a moment, statistics that change outside of updates
  * (anytime) and three step counters side by side. --hold-at: stands still after that step in its
- * first N lives (1 unless given), until it is killed. --break-at: from that step on the driver
- * keeps an error, in its first life, and it ends with status 3 if libcairn says so. Of several
- * ranks each has a log, FILE.RANK, and tensors of its own. --device host: a session of the host
- * whose state is plain memory. A line of the log: {"step":S,"loss":CRC32C,"seconds":0}.
+ * first N lives (1 unless given), until it is killed, in each M steps later than in the one before.
+ * --break-at: from that step on the driver keeps an error, in its first life, and it ends with
+ * status 3 if libcairn says so. Of several ranks each has a log, FILE.RANK, and tensors of its own.
+ * --device host: a session of the host whose state is plain memory. A line of the log:
+ * {"step":S,"loss":CRC32C,"seconds":0}.
  */
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -92,10 +93,11 @@ static const struct emu_image image = {EMU_IMAGE_MAGIC, KERNELS, kernels};
 struct trainer {
         const char *log, *memory;
         uint64_t values;
-        int64_t steps, step_ms, hold_at, holds, break_at, ordinal;
+        int64_t steps, step_ms, hold_at, holds, hold_more, break_at, ordinal;
         bool on_host, is_first;
         uint32_t rank, world;
-        uint64_t restart;
+        int64_t restart;
+        uint64_t seq; /* of what was restored */
         struct cairn *cairn;
         const struct cuda_driver *cuda;
         struct cuda_context *context;
@@ -217,7 +219,7 @@ static int declare(struct trainer *t) {
         int r = cairn_session(t->cairn, &session) < 0 ? complain(t, "session") : 0;
         t->rank = session.rank;
         t->world = session.world;
-        t->restart = session.restart;
+        t->restart = (int64_t) session.restart;
         s->count = t->values;
         r = r ? r : allocate(t, t->values * sizeof(float), &s->weights);
         r = r ? r : allocate(t, t->values * sizeof(float), &s->moments);
@@ -304,6 +306,11 @@ static FILE *open_log(const char *path, int64_t step, int64_t *ret_last) {
         return f;
 }
 
+static uint64_t published(const struct trainer *t) {
+        struct cairn_statistics n = {.size = sizeof n};
+        return cairn_get_statistics(t->cairn, &n) < 0 ? UINT64_MAX : n.seq;
+}
+
 static int take_step(struct trainer *t, int64_t step) {
         int r = launch(t, STATISTICS_KERNEL); /* forward */
         if (r)
@@ -311,6 +318,9 @@ static int take_step(struct trainer *t, int64_t step) {
         if (t->step_ms)
                 clock_system.sleep_ns(clock_system.context, (uint64_t) t->step_ms * NSEC_PER_MSEC);
         if (step == t->break_at && t->is_first) {
+                /* The step before is a cut once libcairn has seen that the GPU is done. */
+                while (published(t) < t->seq + (uint64_t) step - 1)
+                        clock_system.sleep_ns(clock_system.context, NSEC_PER_MSEC);
                 if (launch(t, CRASH_KERNEL))
                         return 71;
                 /* Gradients are complete before an update begins; what became of them libcairn is
@@ -351,6 +361,7 @@ static int train(struct trainer *t) {
                 return complain(t, "start");
         fprintf(stderr, "%s\n", report.text);
         t->is_first = report.start == CAIRN_START_FRESH;
+        t->seq = published(t);
         char path[512];
         (void) snprintf(path, sizeof path, "%s", t->log);
         if (t->world > 1)
@@ -374,7 +385,7 @@ static int train(struct trainer *t) {
                         break;
                 if (r)
                         return r;
-                while (step == t->hold_at && t->restart < (uint64_t) t->holds)
+                while (t->restart < t->holds && step == t->hold_at + t->restart * t->hold_more)
                         (void) pause();
         }
         if (cairn_should_stop(t->cairn))
@@ -383,11 +394,11 @@ static int train(struct trainer *t) {
 }
 
 static bool take_argument(struct trainer *t, const char *name, const char *value) {
-        static const char *const numbers[] = {"--values", "--steps",    "--step-ms", "--hold-at",
-                                              "--holds",  "--break-at", "--ordinal"};
+        static const char *const numbers[] = {"--values", "--steps",     "--step-ms",  "--hold-at",
+                                              "--holds",  "--hold-more", "--break-at", "--ordinal"};
         int64_t *const targets[] = {
-                (int64_t *) &t->values, &t->steps,  &t->step_ms, &t->hold_at, &t->holds,
-                &t->break_at,           &t->ordinal};
+                (int64_t *) &t->values, &t->steps,    &t->step_ms, &t->hold_at, &t->holds,
+                &t->hold_more,          &t->break_at, &t->ordinal};
         for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
                 if (strcmp(name, numbers[i]) == 0) {
                         *targets[i] = strtoll(value, NULL, 10);

@@ -18,7 +18,7 @@ last_line() {
 run reference "${two[@]}" --every 50steps -- "${args[@]}"
 run shared "${two[@]}" --every 50steps -- "${args[@]}" --zero 1
 same_log "$work/reference.log" "$work/shared.log"
-stands_still 50 2
+stands_still 30 2 15
 for zero in 0 1; do
         start "killed-$zero" "${two[@]}" --every 10steps -- "${still[@]}" "${args[@]}" --zero $zero --step-ms 8
         for rank in 1 0; do

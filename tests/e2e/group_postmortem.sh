@@ -18,7 +18,7 @@ restarts() {
         cat "$output" 2>/dev/null | grep -Ec 'restart [0-9]+ from' || true
 }
 
-steps=$((rounds * 8 + 40))
+steps=$((rounds * 8 + 40)) more=$(((rounds * 8 + 36) / rounds))
 run reference --nproc-per-node 4 --every 1000steps -- "${args[@]}" --steps $steps
 for zero in 0 1; do
         # At a known place: in the forward pass of step 15, for longer than the test takes.
@@ -45,7 +45,7 @@ for zero in 0 1; do
         # Anywhere. One that dies between its part of the exchange and its update is a step behind the others,
         # and they are kept from that step only if cairnd is faster: mostly it dies in what takes longest.
         r=random-$zero
-        stands_still $((steps - 4)) "$rounds"
+        stands_still $more "$rounds" $more
         start $r "${four[@]}" -- "${still[@]}" "${args[@]}" --zero $zero --steps $steps --step-ms 40
         taken=0 step=3
         for ((round = 0; round < rounds; round++)); do
@@ -67,7 +67,7 @@ for zero in 0 1; do
                 # What status and log say until then is of the former life.
                 wait_for 100 eval "[ \$(grep -c '^start ' '$output') -gt $((before + 1)) ]"
                 step=$(said_last '^start ' | sed 's/^start [a-z]*, step \([0-9]*\),.*/\1/')
-                step=$((step + 4 < steps - 5 ? step + 4 : steps - 5))
+                step=$((step + 4 < more * (round + 2) ? step + 4 : more * (round + 2) - 1))
         done
         finish 100
         expect_code 0

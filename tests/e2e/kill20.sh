@@ -8,7 +8,7 @@
 . "$(dirname "$0")/lib.sh"
 echo "seed $SEED"
 steps=320 kills=20
-stands_still 300 $kills
+stands_still 17 $kills 10
 args=(--steps $steps --accumulate 2 --dropout 0.1 --ema 0.99 --loss-scale dynamic
         --loss-scale-growth 40 --overflow-step 77 --warmup 30 --decay cosine --eval-every 50
         --eval-batches 2 --seed 7)

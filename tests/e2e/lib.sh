@@ -123,12 +123,13 @@ now_ms() {
 }
 
 # A command prefix for cairn-train: in its first LIVES (1) lives it stands still in step STEP, before its update, so
-# that whoever is to kill it before its end finds it, however slow he is.
-stands_still() { # STEP [LIVES]: sets ${still[@]}
+# that whoever is to kill it before its end finds it, however slow he is; in each life MORE steps later than in the
+# one before, for deaths at one and the same step are a crash loop.
+stands_still() { # STEP [LIVES MORE]: sets ${still[@]}
         # shellcheck disable=SC2016 # the trainer's shell
-        still=(sh -c 'step=$1 lives=$2; shift 2
+        still=(sh -c 'step=$(($1 + CAIRN_RESTART_COUNT * $3)) lives=$2; shift 3
                 [ "$CAIRN_RESTART_COUNT" -ge "$lives" ] || set -- "$@" --stall-step "$step" --stall-ms 1000000
-                exec "$@"' sh "$1" "${2:-1}")
+                exec "$@"' sh "$1" "${2:-1}" "${3:-0}")
 }
 
 # start RUN [cairn run's options] -- command: the log is $work/RUN.log if the command is cairn-train.
