@@ -138,8 +138,8 @@ CAIRN_API int cairn_alloc(struct cairn *c, uint64_t bytes, void **ret);
 /* CUDA: the stream that updates are queued on, a cudaStream_t or CUstream of the session's GPU;
  * NULL, and before the first call: the default stream, which waits for all other blocking ones.
  * Named before cairn_restore, which waits for it; another one counts from the next
- * cairn_update_end on. The default stream is **unproven**: the emulated driver refuses it. API in
- * a session of the host. */
+ * cairn_update_end on. The default stream is **unproven** on hardware. API in a session of the
+ * host. */
 CAIRN_API int cairn_set_stream(struct cairn *c, void *stream);
 
 struct cairn_tensor {

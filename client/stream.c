@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/stream.h"
 #include "base/bytes.h"
+#include "device/cuda_abi.h"
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* The driver's name for the default stream of the runtime, where NULL is this device's own. */
-#define DEFAULT_STREAM ((void *) (uintptr_t) 1)
 #define STEPS_BYTES_MIN 4096
 /* What is queued when a session is closed ends soon, or never. */
 #define CLOSE_NS (5 * NSEC_PER_SEC)
@@ -21,7 +20,7 @@ void stream_init(struct stream *s, struct device *device, struct control_page *p
                 .page = page,
                 .clock = clock,
                 .ring_fd = ring_fd,
-                .queue = DEFAULT_STREAM,
+                .queue = CUDA_STREAM_LEGACY, /* NULL is the device's own */
                 .failure = CAIRN_ERROR_INIT,
                 .final = CAIRN_ERROR_INIT,
         };
@@ -165,7 +164,7 @@ static int record(struct stream *s, struct cairn_error *reterr) {
 void stream_set(struct stream *s, void *queue) {
         if (s->queued && s->unmarked && record(s, NULL) < 0)
                 leave_steps(s);
-        s->queue = queue ? queue : DEFAULT_STREAM;
+        s->queue = queue ? queue : CUDA_STREAM_LEGACY;
 }
 
 int stream_join(struct stream *s, struct cairn_error *reterr) {

@@ -8,6 +8,7 @@
 #define CAIRN_DEVICE_CUDA_ABI_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 /* The newest of the functions below came with this release; 12040 is 12.4. */
 #define CUDA_ABI_VERSION_MIN 11040
@@ -109,6 +110,8 @@ struct cuda_module;   /* CUmod_st */
 struct cuda_function; /* CUfunc_st */
 struct cuda_stream;   /* CUstream_st */
 struct cuda_event;    /* CUevent_st */
+
+#define CUDA_STREAM_LEGACY ((struct cuda_stream *) (uintptr_t) 1) /* the runtime's default stream */
 
 /* CUdeviceptr and CUmemGenericAllocationHandle; CUdevice is an int. */
 typedef unsigned long long cuda_address;

@@ -9,7 +9,8 @@
  *   holds garbage.
  * - A stream is a thread. An operation reads its source and writes its target some time after the
  *   call: whoever changes or reads them too early gets other bytes. A copy of memory that is not
- *   registered is waited for, and counted. The NULL stream is refused: nothing of ours uses it.
+ *   registered is waited for, and counted. The default stream has to be named (CUDA_STREAM_LEGACY):
+ *   NULL is refused, and so are streams that would wait for the default one.
  * - Handles are never used again: a freed one, or one of another context, is refused. What the real
  *   driver leaves undefined is an error here. A forked child finds everything uninitialized.
  * - A fatal result stays: every later call in that context gives it again.

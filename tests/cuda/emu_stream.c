@@ -11,11 +11,30 @@ static bool is_pending(const struct emu_stream *s) {
 
 /* ---- handles ---- */
 
+static void *work(void *stream);
+
+/* The current context's. NULL: no thread can be started. */
+static struct emu_stream *stream_new(struct cuda_stream *handle) {
+        struct emu_stream *s = emu_new(sizeof *s);
+        s->context = emu_current();
+        s->last = &s->first;
+        s->handle = handle;
+        if (pthread_create(&s->thread, NULL, work, s) != 0) {
+                free(s);
+                return NULL;
+        }
+        (void) pthread_detach(s->thread);
+        s->next = emu.streams;
+        emu.streams = s;
+        return s;
+}
+
+/* The legacy stream is there as soon as somebody names it; each context has its own. */
 struct emu_stream *emu_stream_of(struct cuda_stream *handle) {
         for (struct emu_stream *s = emu.streams; s && handle; s = s->next)
-                if (s->handle == handle)
-                        return s->context == emu_current() ? s : NULL;
-        return NULL;
+                if (s->handle == handle && s->context == emu_current())
+                        return s;
+        return handle == CUDA_STREAM_LEGACY ? stream_new(handle) : NULL;
 }
 
 static struct emu_event *event_of(struct cuda_event *handle) {
@@ -250,7 +269,7 @@ static bool has_streams(const struct cuda_context *context) {
 void emu_context_ends(struct cuda_context *context) {
         for (struct emu_stream *s = emu.streams; s; s = s->next)
                 if (s->context == context) {
-                        if (s->handle)
+                        if (s->handle && s->handle != CUDA_STREAM_LEGACY)
                                 emu.abandoned++;
                         emu.abandoned += s->queued - s->completed;
                         s->ended = true;
@@ -277,20 +296,12 @@ void emu_context_ends(struct cuda_context *context) {
 enum cuda_result cuStreamCreateWithPriority(struct cuda_stream **stream, unsigned flags,
                                             int priority) {
         EMU_ENTER(StreamCreateWithPriority, EMU_CONTEXT);
-        /* Others would wait for the NULL stream, which there is none of. */
+        /* Others and the legacy stream would wait for each other, which is not done here. */
         if (!stream || flags != CUDA_STREAM_NON_BLOCKING)
                 return emu_leave(CUDA_INVALID_VALUE);
-        struct emu_stream *s = emu_new(sizeof *s);
-        s->context = emu_current();
-        s->last = &s->first;
-        s->handle = (struct cuda_stream *) (uintptr_t) emu_new_handle();
-        if (pthread_create(&s->thread, NULL, work, s) != 0) {
-                free(s);
+        struct emu_stream *s = stream_new((struct cuda_stream *) (uintptr_t) emu_new_handle());
+        if (!s)
                 return emu_leave(CUDA_OUT_OF_MEMORY);
-        }
-        (void) pthread_detach(s->thread);
-        s->next = emu.streams;
-        emu.streams = s;
         *stream = s->handle;
         return emu_leave(CUDA_OK);
 }
@@ -298,7 +309,7 @@ enum cuda_result cuStreamCreateWithPriority(struct cuda_stream **stream, unsigne
 /* What is queued is still done. */
 enum cuda_result cuStreamDestroy_v2(struct cuda_stream *stream) {
         EMU_ENTER(StreamDestroy, EMU_CONTEXT);
-        struct emu_stream *s = emu_stream_of(stream);
+        struct emu_stream *s = stream == CUDA_STREAM_LEGACY ? NULL : emu_stream_of(stream);
         if (!s)
                 return emu_leave(CUDA_INVALID_HANDLE);
         s->handle = NULL;

@@ -129,6 +129,9 @@ int main(void) {
         unsigned count = 0;
 #define COUNT(name, symbol, since, parameters) count++;
         CUDA_FUNCTIONS(COUNT)
+        /* A pointer, which no static assertion takes. */
+        if ((uintptr_t) CUDA_STREAM_LEGACY != (uintptr_t) CU_STREAM_LEGACY)
+                return 1;
         printf("ABI asserted: %u functions, cuda.h %d\n", count, CUDA_VERSION);
         return 0;
 }

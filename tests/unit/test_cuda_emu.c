@@ -746,6 +746,25 @@ static const size_t add_bytes[] = {sizeof(void *), 1};
 static const struct emu_kernel kernels[] = {{"add", add, 2, add_bytes}, {"crash", crash, 0, NULL}};
 static const struct emu_image image = {EMU_IMAGE_MAGIC, 2, kernels};
 
+/* It is there unasked, keeps its order, and ends with its context. */
+static void the_default_stream(void **state) {
+        struct slab s = slab_new();
+        unsigned char *host = host_new(4096);
+        IS(StreamQuery(CUDA_STREAM_LEGACY), CUDA_OK);
+        IS(StreamDestroy(CUDA_STREAM_LEGACY), CUDA_INVALID_HANDLE);
+        emu->hold(true);
+        IS(MemsetD8Async(s.address, 7, 4096, CUDA_STREAM_LEGACY), CUDA_OK);
+        IS(MemcpyAsync(at(host), s.address, 4096, CUDA_STREAM_LEGACY), CUDA_OK);
+        IS(StreamQuery(CUDA_STREAM_LEGACY), CUDA_NOT_READY);
+        emu->hold(false);
+        IS(StreamSynchronize(CUDA_STREAM_LEGACY), CUDA_OK);
+        assert_int_equal(host[0], 7);
+        assert_int_equal(host[4095], 7);
+        IS(StreamQuery(NULL), CUDA_INVALID_HANDLE);
+        host_free(host, 4096);
+        slab_free(&s);
+}
+
 static void kernels_see_device_memory(void **state) {
         struct slab s = slab_new();
         unsigned char *host = host_new(4096), value = 3;
@@ -827,6 +846,7 @@ int main(void) {
                 FATAL(an_operation_that_breaks_is_fatal),
                 FATAL(a_fault_that_stays),
                 GOOD(faults_and_delays),
+                GOOD(the_default_stream),
                 GOOD(kernels_see_device_memory),
                 FATAL(a_kernel_that_fails_is_fatal),
         };

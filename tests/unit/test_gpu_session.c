@@ -108,7 +108,8 @@ static int add(struct session *s, const char *name, enum cairn_mutates mutates, 
 }
 
 static void declare(struct session *s) {
-        TOLD(s, cairn_set_stream(s->c, s->stream));
+        if (s->stream != CUDA_STREAM_LEGACY)
+                TOLD(s, cairn_set_stream(s->c, s->stream));
         TOLD(s, cairn_alloc(s->c, VALUE_BYTES, (void **) &s->weights));
         TOLD(s, cairn_alloc(s->c, VALUE_BYTES, (void **) &s->statistics));
         TOLD(s, cairn_alloc(s->c, sizeof(float), (void **) &s->step));
@@ -384,6 +385,69 @@ static void wrong_devices(void **state) {
         cuda_emulated_assert_empty(emu);
 }
 
+static pthread_mutex_t gate_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t gate_changed = PTHREAD_COND_INITIALIZER;
+static bool gate_is_open;
+
+static void set_gate(bool open) {
+        (void) pthread_mutex_lock(&gate_lock);
+        gate_is_open = open;
+        (void) pthread_cond_broadcast(&gate_changed);
+        (void) pthread_mutex_unlock(&gate_lock);
+}
+
+static enum cuda_result pass_gate(const struct emu_launch *launch, void **parameters) {
+        (void) pthread_mutex_lock(&gate_lock);
+        while (!gate_is_open)
+                (void) pthread_cond_wait(&gate_changed, &gate_lock);
+        (void) pthread_mutex_unlock(&gate_lock);
+        return CUDA_OK;
+}
+
+/* Who names no stream trains on the default one: its update has ended when what was queued there
+ * has, whatever the streams of libcairn's own have done by then. */
+static void updates_of_the_default_stream(void **state) {
+        static const struct emu_kernel kernels[] = {{"gate", pass_gate, 0, NULL}};
+        static const struct emu_image image = {EMU_IMAGE_MAGIC, 1, kernels};
+        struct cuda_module *module;
+        struct cuda_function *gate;
+        struct session s;
+        begin(&s);
+        assert_true(open_session(&s));
+        assert_int_equal(cuda->StreamDestroy(s.stream), CUDA_OK);
+        s.stream = CUDA_STREAM_LEGACY;
+        declare(&s);
+        assert_int_equal(cuda->ModuleLoadData(&module, &image), CUDA_OK);
+        assert_int_equal(cuda->ModuleGetFunction(&gate, module, "gate"), CUDA_OK);
+        assert_int_equal(cairn_seal(s.c), 0);
+        assert_int_equal(cairn_restore(s.c, NULL), 0);
+        for (int step = 1; step <= 3; step++) {
+                set_gate(false);
+                assert_int_equal(cairn_update_begin(s.c), 0);
+                assert_int_equal(
+                        cuda->LaunchKernel(gate, 1, 1, 1, 1, 1, 1, 0, s.stream, NULL, NULL),
+                        CUDA_OK);
+                fill(&s, step);
+                assert_int_equal(cairn_update_end(s.c, step), 0);
+                bool early = false;
+                for (int look = 0; look < 100; look++) {
+                        early = early || cut_read(s.agent.page).phase != CUT_UPDATING;
+                        (void) usleep(1000);
+                }
+                set_gate(true);
+                assert_false(early);
+                assert_true(take(&s, step));
+        }
+        assert_int_equal(cairn_set_stream(s.c, NULL), 0); /* the same one */
+        assert_true(update(&s, 4));
+        assert_true(take(&s, 4));
+        assert_int_equal(cuda->ModuleUnload(module), CUDA_OK);
+        assert_int_equal(cuda->StreamCreateWithPriority(&s.stream, CUDA_STREAM_NON_BLOCKING, 0),
+                         CUDA_OK);
+        end(&s);
+        cuda_emulated_assert_empty(emu);
+}
+
 static void refused(struct session *s, const char *name, cuda_address data, const char *text) {
         assert_int_equal(add(s, name, CAIRN_IN_UPDATE, (void *) (uintptr_t) data), CAIRN_ERR_API);
         if (!strstr(cairn_error_text(s->c), name) || !strstr(cairn_error_text(s->c), text))
@@ -434,6 +498,7 @@ int main(void) {
                 cmocka_unit_test(mutations_on_the_gpu),
                 cmocka_unit_test(without_an_agent),
                 cmocka_unit_test(wrong_devices),
+                cmocka_unit_test(updates_of_the_default_stream),
                 cmocka_unit_test(wrong_pointers),
                 cmocka_unit_test(sealed_again_in_an_update),
         };
