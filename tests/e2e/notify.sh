@@ -195,7 +195,7 @@ mount_passfs || {
 CAIRN_STORE=$mounted/store
 start slow --every 10m -- "${tiny[@]}" "${args[@]}"
 wait_step "$work/slow.log" 10 60
-weather slow=800
+weather slow=1500
 try 0 'committed' "$cairn" snapshot slow --wait
 # A hint takes the snapshot that is on the way then, and tells how long the last one took.
 "$cairn" notify slow --kind rebalance --json >"$work/notice" || die "notify failed"

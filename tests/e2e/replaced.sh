@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# time limit: 1500 s
+# time limit: 2400 s
 #
 # The newest checkpoint is replaced ROUNDS times (1000), each time deleting the former, while others read (B42):
 # list, verify, inspect and a start with its weights see the old or the new one, or say that it was pruned while
@@ -45,7 +45,7 @@ reader() { # what, command...
 began=$(now_ms)
 half=''
 until [ "$(replaced)" -ge "$rounds" ]; do
-        [ $(($(now_ms) - began)) -lt 1400000 ] || die "only $(replaced) checkpoints"
+        [ $(($(now_ms) - began)) -lt 2300000 ] || die "only $(replaced) checkpoints"
         reader list "$cairn" list demo --json
         reader verify "$cairn" verify demo
         reader inspect "$cairn" inspect demo --tensors

@@ -168,7 +168,7 @@ SEED_FLIPS=$((SEED % 1000000))
 ok "RESUME-43 $(tail -n 1 "$work/flip.out"), seed $SEED_FLIPS"
 
 # A damaged newest one: the next older valid one, said so, never fresh.
-run falls --every 10steps -- "${tiny[@]}" --steps 40 --stop-at 30 --step-ms 8
+run falls --every 10steps -- "${tiny[@]}" --steps 40 --stop-at 30 --step-ms 50
 older=$(cd "$CAIRN_STORE/falls" && printf '%s\n' 0*-g0001 | tail -n 2 | head -n 1) # a busy machine may have skipped step 20
 [ "$older" != 000000000030-g0001 ] || die "there is one checkpoint only"
 printf 'x' | dd of="$CAIRN_STORE/falls/000000000030-g0001/INDEX" bs=1 seek=100 conv=notrunc status=none
@@ -264,8 +264,8 @@ fresh=$(peak "$work/peak-fresh") resumed=$(peak "$work/peak-resumed")
 ok "RESUME-49 peak of a fresh trainer $fresh KiB, of a restored one $resumed KiB, state $state KiB"
 
 # A saver is killed while the files for its restore are being opened: its successor gets them.
-start reader --every 10steps -- "${tiny[@]}" --steps 20
-finish 60
+run reader --every 10m -- "${tiny[@]}" --steps 20 --stop-at 10
+run reader --mode resume --every 10m -- "${tiny[@]}" --steps 20
 : >"$output"
 export CAIRN_FAULT=restore-open:1:delay:6000 CAIRN_FAULT_ONCE=$work/opening
 start reader --mode resume --from 10 --every 10steps -- "${tiny[@]}" --steps 20

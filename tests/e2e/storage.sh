@@ -23,6 +23,7 @@ committed_step() {
 newer_than() { # step
         [ "$(committed_step)" -gt "$1" ]
 }
+wait_for 60 newer_than 0
 said_since() { # line, pattern
         tail -n "+$(($1 + 1))" "$output_of_demo" | holds -E -- "$2"
 }

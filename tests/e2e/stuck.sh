@@ -28,6 +28,7 @@ json_of_run() { # path
 newer_than() { # step
         [ "$(json_of_run committed_step)" -gt "$1" ]
 }
+wait_for 60 newer_than 0
 another_saver() {
         local now
         now=$(json_of_run ranks.0.saver_pid)

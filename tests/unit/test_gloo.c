@@ -5,6 +5,7 @@
  * silent, stopped or killed.
  */
 #include "base/clock.h"
+#include "comm/presence.h"
 #include "tests/unit/comm_group.h"
 
 #include <math.h>
@@ -440,15 +441,19 @@ static void works_long(struct group *g, int rank) {
         RANK_OK(comm_new(&o, &c, error_));
         for (int i = 0; rank == 1 && i < 40; i++) { /* four times the limit */
                 comm_keepalive(c);
+                g->ranks[rank].marks[GO] = 1;
                 clock_system.sleep_ns(NULL, 100 * NSEC_PER_MSEC);
         }
+        group_await(g, 1, GO); /* its first word, which may come late */
         RANK_TIMED(comm_barrier(c, error_));
         RANK_CHECK(g->ranks[rank].status == 0);
         if (rank == 1) {
+                clock_system.sleep_ns(NULL, PRESENCE_PERIOD_NS); /* or it was said just now */
                 comm_keepalive(c);
                 g->ranks[rank].marks[MET] = 1;
                 group_hang();
         }
+        group_await(g, 1, MET);
         RANK_TIMED(comm_barrier(c, error_));
         (void) comm_free(c);
 }
