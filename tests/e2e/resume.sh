@@ -36,7 +36,7 @@ expect_code 0
 ok "RESUME-1 init-from: step 0, moments, EMA counter and samples 0, weights taken"
 
 start none --init-from base@20 -- "${tiny[@]}" "${args[@]}" --width 32
-finish 20
+finish 60
 expect_code 78
 says "$output" 'none of its weights fits the trainer.s by name, shape and dtype, nothing was touched'
 says "$output" '^tensor .*: the checkpoint has shape \[.*16.*\], the trainer \[.*32.*\]'
