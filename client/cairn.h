@@ -167,9 +167,9 @@ struct cairn_tensor {
  *
  * Memory that the trainer has from elsewhere (cudaMalloc, malloc, a framework) is registered by its
  * pointer; it stays the trainer's, and stays where it is until cairn_close. It is host memory, or
- * in a session of a GPU also memory of that GPU. Memory of another GPU, managed memory and pointers
- * that hold less than the tensor, or nothing any more, are refused, as far as the driver tells
- * (**unproven** on hardware). A session with such tensors has no cut after its trainer's death
+ * in a session of a GPU also memory of that GPU, or managed memory. Memory of another GPU and
+ * pointers that hold less than the tensor, or nothing any more, are refused, as far as the driver
+ * tells (**unproven** on hardware). A session with such tensors has no cut after its trainer's death
  * (the agent's log and `cairn status --json` say so at seal): a helper thread in the trainer copies
  * for its saver then, as it does for all memory of a GPU. */
 CAIRN_API int cairn_register(struct cairn *c, const struct cairn_tensor *t);

@@ -488,9 +488,7 @@ static int check_range(const struct gpu *g, uint64_t first, uint64_t bytes,
         static const char operation[] = "look at memory";
         uint64_t managed, ordinal, start, size;
         if (ask_of(g, first, CUDA_POINTER_IS_MANAGED, &managed) == CUDA_OK && managed)
-                return error_set(reterr, CAIRN_ERR_API, operation, g->name,
-                                 "it is managed memory (cudaMallocManaged), which is not "
-                                 "supported: take cairn_alloc, or memory of the GPU (cudaMalloc)");
+                return 0; /* the driver moves it to whoever copies */
         if (ask_of(g, first, CUDA_POINTER_DEVICE_ORDINAL, &ordinal) == CUDA_OK &&
             (int) ordinal != g->base.ordinal)
                 return error_set(reterr, CAIRN_ERR_API, operation, g->name,

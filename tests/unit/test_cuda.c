@@ -183,6 +183,8 @@ static void memory_of_others_is_looked_at(void **state) {
         REFUSED(a + 8191, 2, "beyond the allocation, which has 1 from there on");
         REFUSED(a, UINT64_MAX - a, "beyond the allocation, which has 8192");
         REFUSED((uintptr_t) far.address, 1, "memory of GPU 1, and this is a session of GPU 0");
+        emu->manage(far.address); /* it is on no GPU for good */
+        TAKEN((uintptr_t) far.address, 1, false);
         /* The process's own, as far as the driver knows. */
         TAKEN((uintptr_t) registered + 5, 8187, true);
         TAKEN((uintptr_t) plain, sizeof plain, true);
@@ -193,8 +195,6 @@ static void memory_of_others_is_looked_at(void **state) {
                 assert_string_equal(emu->fired(), "cuPointerGetAttribute");
         }
         emu->fault(NULL, 0, CUDA_OK);
-        emu->manage((void *) (uintptr_t) a);
-        REFUSED(a, 8192, "managed memory (cudaMallocManaged), which is not supported");
         assert_int_equal(cu->MemFree(a), CUDA_OK);
         TAKEN(a, 1, true); /* nobody's: the process is asked */
         assert_int_equal(cu->CtxPopCurrent(&context), CUDA_OK);

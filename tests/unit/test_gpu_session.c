@@ -467,8 +467,6 @@ static void wrong_pointers(void **state) {
         assert_int_equal(cuda->MemAddressReserve(&gone, 2 * MiB, 0, 0, 0), CUDA_OK);
         refused(&s, "short.weight", small, "reach beyond the allocation");
         refused(&s, "freed.weight", gone, "no memory of this process or of the session's GPU");
-        emu->manage((void *) (uintptr_t) small);
-        refused(&s, "managed.weight", small, "managed memory");
         assert_int_equal(add(&s, "good", CAIRN_IN_UPDATE, (void *) (uintptr_t) good), 0);
         assert_int_equal(cairn_seal(s.c), CAIRN_ERR_API); /* once, to who did not look */
         assert_non_null(strstr(cairn_error_text(s.c), "short.weight"));
