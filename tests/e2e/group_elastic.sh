@@ -67,7 +67,7 @@ names_of() {
 }
 before=$(names_of batch)
 start batch --nproc-per-node 4 --mode resume -- "${tiny[@]}" --steps 40 --batch 2
-finish 30
+finish 100
 expect_code 64
 says "$output" '6 samples cannot be made of micro-batches of 2 on 4 ranks'
 [ "$(names_of batch)" = "$before" ] || die "a refused start changed checkpoints"

@@ -20,7 +20,8 @@
  *             as many as are kept, or a restart from an older one than was reported before the kill
  *     hang    no further step, or no further commit, within HANG_NS; also orphans that do not end
  *     late    a step that took the gate's deadline (GATE_NS) or longer, but for one in each round,
- *             or one that took GATE_MARGIN_NS longer still; not while the trainer was stopped
+ *             or one that took GATE_MARGIN_NS longer still; not while the trainer was stopped, nor
+ *             while the machine held up this driver, too
  *     broken  `cairn run` ended although nobody killed it, with another status than 0
  *
  * Reported committed is what `cairn snapshot --wait` says. The driver is a subreaper: everything it

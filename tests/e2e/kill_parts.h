@@ -20,7 +20,8 @@
 #define KEEP_LAST 3
 #define STEPS "600"
 #define STEPS_LAST 600
-/* The gate's deadline of a model so small, and what a busy machine may add to a step. */
+/* The gate's deadline of a model so small, and what a busy machine may add to a step. Where it held
+ * up this driver for longer nothing is said of the steps of that time. */
 #define GATE_NS (2 * NSEC_PER_SEC)
 #define GATE_MARGIN_NS (1 * NSEC_PER_SEC)
 enum {
@@ -67,6 +68,8 @@ struct steps {
         struct outage outages[OUTAGES_MAX]; /* the newest, by count % OUTAGES_MAX */
         uint64_t outage_count;
         uint64_t stop_begin_ns, stop_end_ns; /* the trainer's last stop; begin 0: none */
+        uint64_t looked_ns;                  /* at the log */
+        uint64_t held_begin_ns, held_end_ns; /* between two such looks; end 0: never so long */
         uint64_t longest_ns, expired; /* expired: steps that took the gate's deadline or longer */
 };
 

@@ -49,7 +49,9 @@ static void judge(struct driver *d, int64_t step, uint64_t took_ns, uint64_t end
         uint64_t begin_ns = end_ns - took_ns;
         bool stopped = steps->stop_begin_ns && steps->stop_begin_ns <= end_ns &&
                        (!steps->stop_end_ns || steps->stop_end_ns >= begin_ns);
-        if (stopped)
+        bool held = steps->held_end_ns && steps->held_begin_ns <= end_ns &&
+                    steps->held_end_ns >= begin_ns;
+        if (stopped || held)
                 return;
         if (took_ns > steps->longest_ns)
                 steps->longest_ns = took_ns;
@@ -111,6 +113,12 @@ static void cut_back(struct steps *steps, int fd, uint64_t bytes) {
 
 void steps_follow(struct driver *d) {
         struct steps *steps = &d->steps;
+        uint64_t looked_ns = now_ns();
+        if (steps->looked_ns && looked_ns > steps->looked_ns + GATE_MARGIN_NS) {
+                steps->held_begin_ns = steps->looked_ns;
+                steps->held_end_ns = looked_ns;
+        }
+        steps->looked_ns = looked_ns;
         _cleanup_close_ int fd = open(d->log, O_RDONLY | O_CLOEXEC);
         struct stat st;
         char text[READ_BYTES + 1];
