@@ -174,6 +174,28 @@ void contract_foreign_descriptors_are_refused(struct device *d) {
         d->ops->release(d, &own);
 }
 
+static void assert_taken(struct device *d, const void *address, uint64_t bytes, bool on_host) {
+        struct cairn_error e = CAIRN_ERROR_INIT;
+        bool host = !on_host;
+        if (d->ops->check_memory(d, address, bytes, &host, &e) < 0)
+                fail_msg("%s", e.message);
+        assert_int_equal(host, on_host);
+}
+
+void contract_good_memory_is_taken(struct device *d) {
+        bool on_host = d->ops->class == DEVICE_CLASS_HOST;
+        unsigned char plain[100];
+        struct device_memory m;
+        assert_int_equal(d->ops->allocate(d, 2 * d->ops->granularity(d), &m, NULL), 0);
+        assert_taken(d, m.address, m.bytes, on_host);
+        assert_taken(d, (unsigned char *) m.address + m.bytes - 1, 1, on_host);
+        d->ops->release(d, &m);
+        unsigned char *registered = contract_host_new(d, 8192);
+        assert_taken(d, registered + 5, 8187, true);
+        contract_host_free(d, registered, 8192);
+        assert_taken(d, plain, sizeof plain, true);
+}
+
 void contract_sizes_out_of_range_are_refused(struct device *d) {
         struct device_memory m;
         assert_int_equal(d->ops->allocate(d, 0, &m, NULL), CAIRN_ERR_API);

@@ -14,6 +14,8 @@ void contract_memory_outlives_its_owner(const struct device_ops *ops);
 void contract_memory_is_zeroed_and_shared(struct device *d);
 void contract_foreign_descriptors_are_refused(struct device *d);
 void contract_sizes_out_of_range_are_refused(struct device *d);
+/* check_memory has nothing against memory that is whole: a device's, registered, plain. */
+void contract_good_memory_is_taken(struct device *d);
 void contract_copies_and_events(struct device *d);
 void contract_chunks_arrive(struct device *d);
 /* A `look` of chunks.h stops the copy; nothing is left in flight. */

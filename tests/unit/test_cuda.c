@@ -48,6 +48,9 @@ static void foreign_descriptors_are_refused(void **state) {
 static void sizes_out_of_range_are_refused(void **state) {
         contract_sizes_out_of_range_are_refused(*state);
 }
+static void good_memory_is_taken(void **state) {
+        contract_good_memory_is_taken(*state);
+}
 static void copies_and_events(void **state) {
         contract_copies_and_events(*state);
 }
@@ -171,7 +174,6 @@ static void memory_of_others_is_looked_at(void **state) {
         struct cairn_error e;
         cuda_address a;
         bool host;
-        unsigned char *registered = contract_host_new(d, 8192), plain[100];
         assert_int_equal(device_cuda.open(1, &second, NULL), 0);
         assert_int_equal(second->ops->allocate(second, 1, &far, NULL), 0);
         struct cuda_context *context;
@@ -185,9 +187,6 @@ static void memory_of_others_is_looked_at(void **state) {
         REFUSED((uintptr_t) far.address, 1, "memory of GPU 1, and this is a session of GPU 0");
         emu->manage(far.address); /* it is on no GPU for good */
         TAKEN((uintptr_t) far.address, 1, false);
-        /* The process's own, as far as the driver knows. */
-        TAKEN((uintptr_t) registered + 5, 8187, true);
-        TAKEN((uintptr_t) plain, sizeof plain, true);
         /* What a driver does not say is not checked, nor is it an error. */
         for (uint64_t nth = 1; nth <= 6; nth++) {
                 emu->fault("cuPointerGetAttribute", nth, CUDA_NOT_SUPPORTED);
@@ -201,7 +200,6 @@ static void memory_of_others_is_looked_at(void **state) {
         assert_int_equal(cu->DevicePrimaryCtxRelease(0), CUDA_OK);
         second->ops->release(second, &far);
         second->ops->close(second);
-        contract_host_free(d, registered, 8192);
 }
 
 /* Several allocations side by side behind reserved addresses, as frameworks let a segment grow. */
@@ -437,6 +435,7 @@ int main(void) {
                 GOOD(memory_is_zeroed_and_shared),
                 GOOD(foreign_descriptors_are_refused),
                 GOOD(sizes_out_of_range_are_refused),
+                GOOD(good_memory_is_taken),
                 GOOD(copies_and_events),
                 GOOD(what_cannot_be_opened),
                 GOOD(the_threads_context_stays),

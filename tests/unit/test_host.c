@@ -26,6 +26,9 @@ static void foreign_descriptors_are_refused(void **state) {
 static void sizes_out_of_range_are_refused(void **state) {
         contract_sizes_out_of_range_are_refused(*state);
 }
+static void good_memory_is_taken(void **state) {
+        contract_good_memory_is_taken(*state);
+}
 static void copies_and_events(void **state) {
         contract_copies_and_events(*state);
 }
@@ -120,6 +123,7 @@ int main(void) {
                 ON_HOST(memory_is_zeroed_and_shared),
                 ON_HOST(foreign_descriptors_are_refused),
                 ON_HOST(sizes_out_of_range_are_refused),
+                ON_HOST(good_memory_is_taken),
                 ON_HOST(copies_and_events),
                 cmocka_unit_test(a_life),
                 ON_HOST(memory_is_sealed),
