@@ -169,9 +169,9 @@ struct cairn_tensor {
  * pointer; it stays the trainer's, and stays where it is until cairn_close. It is host memory, or
  * in a session of a GPU also memory of that GPU, or managed memory. Memory of another GPU and
  * pointers that hold less than the tensor, or nothing any more, are refused, as far as the driver
- * tells (**unproven** on hardware). A session with such tensors has no cut after its trainer's death
- * (the agent's log and `cairn status --json` say so at seal): a helper thread in the trainer copies
- * for its saver then, as it does for all memory of a GPU. */
+ * tells (**unproven** on hardware). A session with such tensors has no cut after its trainer's
+ * death (the agent's log and `cairn status --json` say so at seal): a helper thread in the trainer
+ * copies for its saver then, as it does for all memory of a GPU. */
 CAIRN_API int cairn_register(struct cairn *c, const struct cairn_tensor *t);
 /* A STEP tensor of one element with its int64 truth: the caller increments *truth inside the update
  * (not when the scaler skips) and libcairn writes the FP32 from it in cairn_update_end; on a GPU
