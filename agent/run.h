@@ -155,7 +155,7 @@ struct run {
         struct run_waiter waiters[RUN_WAITER_COUNT_MAX];
         struct run_notice notice;
         struct { /* cairn stop */
-                bool active, cut_demanded, termed, told;
+                bool active, cut_demanded, termed, answered, told;
                 bool preempted; /* because of some node's notice */
                 struct reply_to replies[8];
                 size_t reply_count;

@@ -34,8 +34,13 @@ static void answer_stopped(struct run *run) {
         e.stop_reply = &m;
         while (run->stop.reply_count > 0)
                 server_reply(&run->stop.replies[--run->stop.reply_count], &e, NULL, 0);
-        if (!run->stop.told && !all_came) /* ranks that had no session are its to end */
-                server_tell(&run->runner, &e);
+        /* Ranks that had no session are its to end, at once; so are those that stay after theirs,
+         * or come to no session in a life that began since, but these have until the deadline. */
+        bool at_once = !run->stop.answered && !all_came;
+        run->stop.answered = true;
+        if (run->stop.told || (!at_once && loop_now(&run->agent->loop) < run->stop.deadline_ns))
+                return;
+        server_tell(&run->runner, &e);
         run->stop.told = true;
 }
 

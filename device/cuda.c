@@ -477,9 +477,10 @@ static enum cuda_result ask_of(const struct gpu *g, cuda_address address,
         return g->cuda->PointerGetAttribute(ret, attribute, address);
 }
 
-static bool is_unmapped(const struct gpu *g, cuda_address address) {
+/* 1, 0, or -1: the driver does not say. */
+static int is_mapped(const struct gpu *g, cuda_address address) {
         uint64_t mapped;
-        return ask_of(g, address, CUDA_POINTER_MAPPED, &mapped) == CUDA_OK && !mapped;
+        return ask_of(g, address, CUDA_POINTER_MAPPED, &mapped) != CUDA_OK ? -1 : mapped != 0;
 }
 
 /* Memory of some GPU. A range may be that of reserved addresses, of which not all are mapped. */
@@ -502,7 +503,8 @@ static int check_range(const struct gpu *g, uint64_t first, uint64_t bytes,
                                  "its %" PRIu64 " bytes reach beyond the allocation, which has "
                                  "%" PRIu64 " from there on",
                                  bytes, first - start > size ? 0 : size - (first - start));
-        if (is_unmapped(g, first) || is_unmapped(g, first + bytes - 1))
+        /* Where the beginning counts as mapped; a driver might count only what cuMemMap did. */
+        if (is_mapped(g, first) == 1 && is_mapped(g, first + bytes - 1) == 0)
                 return error_set(reterr, CAIRN_ERR_API, operation, g->name,
                                  "not all of its %" PRIu64 " bytes are mapped to memory", bytes);
         return 0;

@@ -419,7 +419,7 @@ static void lose_group(struct runner *r, const char *reason, int final_code) {
 }
 
 /* The run is stopped, and what its ranks held is committed or given up. Some have not come to their
- * agent: there is nothing of them to be saved. */
+ * agent, or have left it and did not end in time: there is nothing of them to be saved. */
 static void end_ranks(struct runner *r) {
         if (ranks_running(&r->ranks) == 0 || r->end_ranks_at_ns)
                 return;

@@ -7,6 +7,7 @@
 #include "agent/session_parts.h"
 #include "tests/test.h"
 #include "tests/unit/agent_fixture.h"
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -60,11 +61,11 @@ static uint64_t ask_snapshot(bool wait, uint64_t timeout_ns, const char *tag) {
         return fixture_send(&f, tool, &e, NULL, 0);
 }
 
-static void ask_stop(void) {
+static void ask_stop(uint64_t deadline_ns) {
         Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
         Cairn__Control__StopRequest m = CAIRN__CONTROL__STOP_REQUEST__INIT;
         m.run = DEMO;
-        m.deadline_ns = 60 * NSEC_PER_SEC;
+        m.deadline_ns = deadline_ns;
         e.body_case = BODY(STOP_REQUEST);
         e.stop_request = &m;
         (void) fixture_send(&f, tool, &e, NULL, 0);
@@ -170,7 +171,7 @@ static void test_flagged_is_no_progress(void **state) {
         fixture_update(&f, &t, 10, false);
         ask_snapshot(true, 5 * NSEC_PER_SEC, "");
         assert_true(fixture_receive(&f, tool)->snapshot_reply->flagged);
-        ask_stop();
+        ask_stop(60 * NSEC_PER_SEC);
         fixture_run_ms(&f, 10);
         session_died(fixture_session(&f, 0));
         (void) rank_exit(0);
@@ -482,7 +483,7 @@ static void test_room_comes_back(void **state) {
 static void test_stop(void **state) {
         (void) state;
         fixture_update(&f, &t, 11, false);
-        ask_stop();
+        ask_stop(60 * NSEC_PER_SEC);
         fixture_run_ms(&f, 20);
         assert_true(atomic_load(&t.page->wishes) & CUT_WISH_STOP);
         fixture_update(&f, &t, 12, true);
@@ -493,6 +494,27 @@ static void test_stop(void **state) {
         reply = fixture_receive(&f, tool);
         assert_int_equal(reply->body_case, BODY(STOP_REPLY));
         assert_int_equal(reply->stop_reply->step, 12);
+}
+
+/* A command that goes on when its trainer has closed its session has the deadline's time for that;
+ * then `cairn run` is told, whose it is to end. */
+static void test_stop_of_what_stays(void **state) {
+        (void) state;
+        struct pollfd told = {.fd = runner, .events = POLLIN};
+        fixture_update(&f, &t, 11, true);
+        fixture_run_ms(&f, 50);
+        session_died(fixture_session(&f, 0));
+        fixture_run_ms(&f, 20);
+        ask_stop(60 * NSEC_PER_SEC);
+        const Cairn__Control__Envelope *reply = fixture_receive(&f, tool);
+        assert_int_equal(reply->body_case, BODY(STOP_REPLY));
+        assert_int_equal(reply->stop_reply->step, 11);
+        assert_int_equal(poll(&told, 1, 0), 0);
+        ask_stop(NSEC_PER_MSEC);
+        reply = fixture_receive(&f, runner);
+        assert_int_equal(reply->body_case, BODY(STOP_REPLY));
+        fixture_run_ms(&f, 100);
+        assert_int_equal(poll(&told, 1, 0), 0); /* once */
 }
 
 /* The last snapshot fails: `cairn stop` hears why, and how far training had come. */
@@ -574,7 +596,7 @@ static void test_stop_without_room(void **state) {
                 fixture_run_ms(&f, 10);
         f.writes_fail = true;
         f.write_status = CAIRN_ERR_NOSPACE;
-        ask_stop();
+        ask_stop(60 * NSEC_PER_SEC);
         fixture_update(&f, &t, 12, true);
         for (int i = 0; i < 100 && run->attempts_failed == 0; i++)
                 fixture_run_ms(&f, 10);
@@ -905,6 +927,7 @@ int main(void) {
                 TEST(test_abandoned_staging),
                 TEST(test_restore_waits_for_room),
                 TEST(test_stop),
+                TEST(test_stop_of_what_stays),
                 TEST(test_stop_without_room),
                 TEST(test_asked_during_pause),
                 TEST(test_asked_while_opening),
