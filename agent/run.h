@@ -160,6 +160,7 @@ struct run {
                 struct reply_to replies[8];
                 size_t reply_count;
                 uint64_t half_ns, deadline_ns;
+                int64_t resumable_before; /* when it was asked for */
         } stop;
         struct {
                 struct reply_to replies[SESSION_COUNT_MAX];

@@ -10,8 +10,8 @@
 
 #define RUN_END_NS (30 * NSEC_PER_SEC)
 
-/* A snapshot that failed is said together with what it loses: who stops a run for its last snapshot
- * must not take an older one for it. */
+/* A snapshot that failed, or was asked for and did not even begin, is said together with what it
+ * loses: who stops a run for its last snapshot must not take an older one for it. */
 static void answer_stopped(struct run *run) {
         Cairn__Control__Envelope e = CAIRN__CONTROL__ENVELOPE__INIT;
         Cairn__Control__StopReply m = CAIRN__CONTROL__STOP_REPLY__INIT;
@@ -26,8 +26,13 @@ static void answer_stopped(struct run *run) {
                         m.reached = step > m.reached ? step : m.reached;
                 }
         }
-        if (m.reached > m.step && run->attempts_failed > run->failed_before && !run->finish.done) {
-                wire_failure_fill(&failure, &run->last_error);
+        bool failed = run->attempts_failed > run->failed_before;
+        bool unsaved = run->stop.cut_demanded && m.step == run->stop.resumable_before;
+        if (m.reached > m.step && (failed || unsaved) && !run->finish.done) {
+                struct cairn_error late = CAIRN_ERROR_INIT;
+                (void) error_set(&late, CAIRN_ERR_TIMEOUT, "write checkpoint", run->name,
+                                 "none was committed before the deadline of the stop");
+                wire_failure_fill(&failure, failed ? &run->last_error : &late);
                 m.failure = &failure;
         }
         e.body_case = CAIRN__CONTROL__ENVELOPE__BODY_STOP_REPLY;
@@ -61,8 +66,10 @@ int run_stop(struct run *run, const struct reply_to *to, uint64_t duration_ns,
         if (!run->stop.active)
                 log_event(LOG_LEVEL_INFO, "run=%s stop=asked deadline_ms=%llu", run->name,
                           (unsigned long long) (duration_ns / NSEC_PER_MSEC));
-        if (!run->stop.active)
+        if (!run->stop.active) {
+                run->stop.resumable_before = run->resumable_step;
                 group_tell_stop(run, duration_ns);
+        }
         run->stop.active = true;
         if (to)
                 run->stop.replies[run->stop.reply_count++] = *to;

@@ -610,6 +610,35 @@ static void test_stop_without_room(void **state) {
         assert_int_equal(reply->stop_reply->failure->status, CAIRN_ERR_NOSPACE);
 }
 
+/* Nothing failed, but there was no cut either: what whoever asked for it is told is no success. */
+static void test_stop_that_saves_nothing(void **state) {
+        struct run *run = agent_find_run(&f.agent, "demo");
+        struct cut_gate gate = {.deadline_duration_ns = GATE_DEADLINE_NS_MIN};
+        bool expired;
+        (void) state;
+        fixture_update(&f, &t, 11, true);
+        for (int i = 0; i < 1000 && run->checkpoints_committed == 0; i++)
+                fixture_run_ms(&f, 10);
+        fixture_update(&f, &t, 12, false);
+        assert_int_equal(cut_update_begin(t.page, &gate, &clock_system, &expired), 0);
+        ask_stop(60 * NSEC_PER_SEC);
+        fixture_run_ms(&f, 10);
+        run->stop.termed = true; /* the test plays the trainer itself */
+        run->stop.half_ns = 0;
+        run_pump(run);
+        fixture_run_ms(&f, 10);
+        assert_true(run->stop.cut_demanded);
+        session_died(fixture_session(&f, 0));
+        (void) rank_exit(0);
+        const Cairn__Control__Envelope *reply = fixture_receive(&f, tool);
+        assert_int_equal(reply->body_case, BODY(STOP_REPLY));
+        assert_int_equal(reply->stop_reply->step, 11);
+        assert_int_equal(reply->stop_reply->reached, 12);
+        assert_non_null(reply->stop_reply->failure);
+        assert_int_equal(reply->stop_reply->failure->status, CAIRN_ERR_TIMEOUT);
+        assert_int_equal(run->attempts_failed, 0);
+}
+
 /* After failures the store is asked less and less often, but at once where somebody waits. */
 static void test_asked_during_pause(void **state) {
         struct run *run = agent_find_run(&f.agent, "demo");
@@ -929,6 +958,7 @@ int main(void) {
                 TEST(test_stop),
                 TEST(test_stop_of_what_stays),
                 TEST(test_stop_without_room),
+                TEST(test_stop_that_saves_nothing),
                 TEST(test_asked_during_pause),
                 TEST(test_asked_while_opening),
                 TEST(test_failing_writes_pause),
