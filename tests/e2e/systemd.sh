@@ -6,7 +6,7 @@
 # without a complaint, and a completion that knows every command and option.
 . "$(dirname "$0")/lib.sh"
 tree=$work/tree
-make -s CAIRN_REPORTED=1 BUILD="$BUILD" PREFIX="$tree" install >"$work/install.out" 2>&1 || die "make install failed"
+make -s -o all CAIRN_REPORTED=1 BUILD="$BUILD" PREFIX="$tree" install >"$work/install.out" 2>&1 || die "make install failed"
 for file in lib/systemd/system/cairnd.service lib/systemd/system/cairnd.socket lib/systemd/system/cairn-run@.service lib/sysusers.d/cairn.conf \
         lib/tmpfiles.d/cairn.conf share/cairn/cairnd.conf share/man/man1/cairn.1 share/man/man8/cairnd.8 \
         share/man/man3/libcairn.3 share/bash-completion/completions/cairn; do
