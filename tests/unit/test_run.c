@@ -517,6 +517,18 @@ static void test_stop_of_what_stays(void **state) {
         assert_int_equal(poll(&told, 1, 0), 0); /* once */
 }
 
+/* The trainer dies at step 12: whoever stops the run hears that 11 is saved, and why not more. */
+static void expect_step_lost(int status) {
+        session_died(fixture_session(&f, 0));
+        (void) rank_exit(0);
+        const Cairn__Control__Envelope *reply = fixture_receive(&f, tool);
+        assert_int_equal(reply->body_case, BODY(STOP_REPLY));
+        assert_int_equal(reply->stop_reply->step, 11);
+        assert_int_equal(reply->stop_reply->reached, 12);
+        assert_non_null(reply->stop_reply->failure);
+        assert_int_equal(reply->stop_reply->failure->status, status);
+}
+
 /* The last snapshot fails: `cairn stop` hears why, and how far training had come. */
 /* A saver that is stuck in the storage holds the memory that the successor's staging would take. */
 static void test_abandoned_staging(void **state) {
@@ -600,14 +612,7 @@ static void test_stop_without_room(void **state) {
         fixture_update(&f, &t, 12, true);
         for (int i = 0; i < 100 && run->attempts_failed == 0; i++)
                 fixture_run_ms(&f, 10);
-        session_died(fixture_session(&f, 0));
-        (void) rank_exit(0);
-        const Cairn__Control__Envelope *reply = fixture_receive(&f, tool);
-        assert_int_equal(reply->body_case, BODY(STOP_REPLY));
-        assert_int_equal(reply->stop_reply->step, 11);
-        assert_int_equal(reply->stop_reply->reached, 12);
-        assert_non_null(reply->stop_reply->failure);
-        assert_int_equal(reply->stop_reply->failure->status, CAIRN_ERR_NOSPACE);
+        expect_step_lost(CAIRN_ERR_NOSPACE);
 }
 
 /* Nothing failed, but there was no cut either: what whoever asked for it is told is no success. */
@@ -628,14 +633,7 @@ static void test_stop_that_saves_nothing(void **state) {
         run_pump(run);
         fixture_run_ms(&f, 10);
         assert_true(run->stop.cut_demanded);
-        session_died(fixture_session(&f, 0));
-        (void) rank_exit(0);
-        const Cairn__Control__Envelope *reply = fixture_receive(&f, tool);
-        assert_int_equal(reply->body_case, BODY(STOP_REPLY));
-        assert_int_equal(reply->stop_reply->step, 11);
-        assert_int_equal(reply->stop_reply->reached, 12);
-        assert_non_null(reply->stop_reply->failure);
-        assert_int_equal(reply->stop_reply->failure->status, CAIRN_ERR_TIMEOUT);
+        expect_step_lost(CAIRN_ERR_TIMEOUT);
         assert_int_equal(run->attempts_failed, 0);
 }
 
