@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 int command_bench(const struct command *self, int argc, char **argv) {
-        const char *what = NULL, *dir = ".", *bytes = "1G";
+        const char *what = NULL, *dir = ".", *bytes = "1G", *keep = NULL;
         bool json = false;
         size_t count;
         const struct option_row rows[] = {
@@ -18,6 +18,8 @@ int command_bench(const struct command *self, int argc, char **argv) {
                  "the folder whose disk is measured (default: this one)", NULL},
                 {"--bytes", "N", OPTION_STRING, &bytes,
                  "size of the state, like 4G (default 1G); needs twice as much memory", NULL},
+                {"--keep", "NAME", OPTION_STRING, &keep,
+                 "leave the data file in that folder, for other programs to measure", NULL},
                 {"--json", NULL, OPTION_FLAG, &json, "one JSON object", NULL},
         };
         struct cairn_error e = CAIRN_ERROR_INIT;
@@ -30,8 +32,16 @@ int command_bench(const struct command *self, int argc, char **argv) {
                                          self->arguments);
         if (agent_process_find("cairnd", program, sizeof program, &e) < 0)
                 return command_fail(self, &e);
-        (void) execl(program, "cairn bench", "--bench", what, "--dir", dir, "--bytes", bytes,
-                     json ? "--json" : (char *) NULL, (char *) NULL);
+        const char *arguments[12] = {"cairn bench", "--bench", what, "--dir",
+                                     dir,           "--bytes", bytes};
+        size_t n = 7;
+        if (keep) {
+                arguments[n++] = "--keep";
+                arguments[n++] = keep;
+        }
+        if (json)
+                arguments[n++] = "--json";
+        (void) execv(program, (char **) arguments);
         (void) error_set_errno(&e, errno, "start", program);
         return command_fail(self, &e);
 }

@@ -37,7 +37,7 @@ static const struct command commands[] = {
          "What two checkpoints do not have in common.", command_diff},
         {"prune", "RUN --keep-last N [--keep-every K] [--dry-run] [--store S]",
          "Delete old checkpoints of a run.", command_prune},
-        {"bench", "write|read|snapshot [--dir D] [--bytes N] [--json]",
+        {"bench", "write|read|snapshot [--dir D] [--bytes N] [--keep NAME] [--json]",
          "How fast this machine copies, writes and reads.", command_bench},
         {"pin", "CKPT [--store S]", "Keep a checkpoint, whatever is pruned.", command_pin},
         {"unpin", "CKPT [--store S]", "Let pruning delete it again.", command_pin},

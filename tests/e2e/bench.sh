@@ -29,10 +29,22 @@ for what in write read snapshot; do
         [ -z "$(ls -A "$work/disk")" ] || die "bench $what left something"
 done
 ok "write, read and snapshot, text and JSON"
+for what in write read; do
+        "$cairn" bench "$what" --dir "$work/disk" --bytes 8M --keep kept >"$work/out" || die "$what --keep"
+        [ "$(ls -A "$work/disk")" = kept ] || die "$what --keep: $(ls -A "$work/disk")"
+        [ "$(stat -c %s "$work/disk/kept")" -ge 8388608 ] || die "$what --keep: $(stat -c %s "$work/disk/kept") bytes"
+        cp "$work/disk/kept" "$work/before"
+        try 73 '^cairn bench: .*disk/kept: File exists' "$cairn" bench "$what" --dir "$work/disk" --bytes 1M --keep kept
+        cmp "$work/before" "$work/disk/kept" || die "$what --keep wrote over a file"
+        rm "$work/disk/kept"
+done
+ok "a data file that is kept, and not over another"
 try 64 'what\?' "$cairn" bench
 try 64 '^cairn bench: .*write, read or snapshot' "$cairn" bench erase --bytes 1M
 try 64 "^cairn bench: .*a size like .*, not '5Q'" "$cairn" bench write --bytes 5Q
 try 64 '^cairn bench: .*from 1M to 256G' "$cairn" bench write --bytes 1K
+try 64 '^cairn bench: .*snapshot writes no file' "$cairn" bench snapshot --bytes 1M --keep kept
+try 64 "^cairn bench: .*name of a file in --dir, not '../kept'" "$cairn" bench write --bytes 1M --keep ../kept
 try 66 '^cairn bench: .*no-such' "$cairn" bench write --dir "$work/no-such" --bytes 1M
 try 64 '^cairnd: .*write, read or snapshot' "$BUILD/cairnd" --bench erase --dir "$work/disk" --bytes 1M
 ok "refusals"

@@ -6,7 +6,7 @@
 # The options of each command; one that ends in = takes a value. tests/e2e/systemd.sh compares them
 # with `cairn COMMAND --help`.
 declare -gA _cairn_options=(
-        [bench]='--dir= --bytes= --json'
+        [bench]='--dir= --bytes= --keep= --json'
         [demo]='--data= --steps= --ranks= --keep'
         [diff]='--tensors --store= --json'
         [doctor]='--json'
