@@ -4,6 +4,7 @@
 #include "base/bytes.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -200,13 +201,14 @@ size_t message_pack_field(uint32_t id, const ProtobufCMessage *m, uint8_t *targe
 
 /* ---- unpacking: a function returns the end of what it read, or NULL for "ask protobuf-c" ---- */
 
-/* Ten bytes hold up to 70 bits: what is more than 64 is left to protobuf-c. */
+/* In as few bytes as hold it: protobuf-c takes some that are longer and refuses others. Ten bytes
+ * hold up to 70 bits: what is more than 64 is left to it, too. */
 static const uint8_t *get_varint(const uint8_t *at, const uint8_t *end, uint64_t *ret) {
         uint64_t v = 0;
 
         for (unsigned shift = 0; at < end && shift < 64; shift += 7) {
                 uint64_t byte = *at++;
-                if (shift == 63 && byte > 1)
+                if ((shift == 63 && byte > 1) || (shift > 0 && byte == 0))
                         return NULL;
                 v |= (byte & 0x7f) << shift;
                 if (byte < 0x80) {
@@ -222,18 +224,18 @@ static const uint8_t *get_tag(const uint8_t *at, const uint8_t *end, uint32_t *r
         *ret = *at++;
         if (*ret < 0x80)
                 return at;
-        if (at == end || *at >= 0x80)
+        if (at == end || *at >= 0x80 || *at == 0)
                 return NULL;
         *ret = (*ret & 0x7f) | (uint32_t) *at << 7;
         return at + 1;
 }
 
-/* A length, and that many bytes behind it. */
+/* A length, and that many bytes behind it; protobuf-c takes up to INT_MAX of them. */
 static const uint8_t *get_length(const uint8_t *at, const uint8_t *end, size_t *ret) {
         uint64_t length;
 
         at = get_varint(at, end, &length);
-        if (!at || length > (size_t) (end - at))
+        if (!at || length > INT_MAX || length > (size_t) (end - at))
                 return NULL;
         *ret = (size_t) length;
         return at;
@@ -341,7 +343,7 @@ static const uint8_t *get_messages(const Field *f, ProtobufCAllocator *allocator
                         at = get_tag(at, end, &tag);
                 at = get_length(at, end, &length);
                 pointers[i] = (void *) (items + i * d->sizeof_message);
-                if (!get_message(d, allocator, at, at + length, pointers[i]))
+                if (!at || !get_message(d, allocator, at, at + length, pointers[i]))
                         return NULL;
         }
         memcpy(base + f->quantifier_offset, &count, sizeof count);

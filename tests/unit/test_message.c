@@ -159,6 +159,9 @@ static void test_leaves_the_unusual(void **state) {
                 {"\x0a\x07\x10\x81\x80\x80\x80\x80\x01", 9}, /* more than 32 bits */
                 {"\x0a\x02\x2a\x00", 4},                     /* a list without items */
                 {"\x12\x00", 2},                             /* not of a page */
+                {"\x0a\x03\x10\x82\x00", 5},                 /* a number longer than needed */
+                {"\x0a\x82\x00\x10\x02", 5},                 /* such a length */
+                {"\x8a\x00\x02\x10\x02", 5},                 /* such a tag */
         };
         static const struct {
                 const char *bytes;
@@ -172,6 +175,7 @@ static void test_leaves_the_unusual(void **state) {
                 {"\x0a\x02\x12", 3},
                 {"\x0a\x03\x0a\x7f", 4},
                 {"\x08\x01", 2},
+                {"\x0a\x80\x80\x80\x80\x80\x00", 7}, /* a length in six bytes */
                 {"\x0a\x0c\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f", 13},
         };
         arena_init(&arena, 1 * MiB);
